@@ -1,0 +1,1 @@
+"""Explained selection and execution of Mixture-of-Experts layers."""

@@ -1,0 +1,72 @@
+"""One choice of the resolver: the winner, who else could, who could not and why."""
+
+from __future__ import annotations
+
+from moe_core.contract.base import Frozen
+from moe_core.contract.eligibility import Adjustment, Assumption, Rejection
+from moe_core.contract.vocabulary import CandidateKind, RequestedBy, SchedulerKind, SelectedBy
+
+
+class RankedCandidate(Frozen):
+    """An eligible candidate at its place in the order."""
+
+    identity: str
+    family: str
+    priority: int
+    scheduler_kind: SchedulerKind
+    in_request: bool
+    """Whether it is what was asked for; otherwise it is an alternative."""
+    microseconds: float | None = None
+    """Measured time, where there is evidence for it."""
+    partner: str | None = None
+    """Backend: the best communication strategy that it can be paired with."""
+    assumptions: tuple[Assumption, ...] = ()
+    adjustments: tuple[Adjustment, ...] = ()
+
+
+class RejectedCandidate(Frozen):
+    """A refused candidate with every reason."""
+
+    identity: str
+    family: str
+    rejections: tuple[Rejection, ...]
+
+
+class Degradation(Frozen):
+    """A step down: from what, to what, why, and what would change it."""
+
+    kind: CandidateKind
+    source: str
+    target: str
+    reason: str
+    hint: str = ""
+
+
+class Decision(Frozen):
+    """One choice, keyed by kind and token bucket."""
+
+    kind: CandidateKind
+    token_bucket: int | None = None
+    """Upper token count per rank that the choice is for; ``None``: any."""
+    requested: str
+    requested_by: RequestedBy
+    selected_by: SelectedBy
+    winner: str | None
+    eligible: tuple[RankedCandidate, ...]
+    rejected: tuple[RejectedCandidate, ...]
+    notes: tuple[str, ...] = ()
+    """How evidence was used, or why it was not."""
+
+    @property
+    def winning(self) -> RankedCandidate | None:
+        """The winner's row."""
+        return next((c for c in self.eligible if c.identity == self.winner), None)
+
+    @property
+    def alternatives(self) -> tuple[RankedCandidate, ...]:
+        """Eligible candidates other than the winner, best first."""
+        return tuple(c for c in self.eligible if c.identity != self.winner)
+
+    def rejections_of(self, identity: str) -> tuple[Rejection, ...]:
+        """Reasons why `identity` was refused; empty when it was not."""
+        return next((c.rejections for c in self.rejected if c.identity == identity), ())

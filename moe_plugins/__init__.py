@@ -1,0 +1,3 @@
+"""First-party candidates."""
+
+PLUGINS: list[object] = []
