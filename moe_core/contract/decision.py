@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from moe_core.contract.base import Frozen
 from moe_core.contract.eligibility import Adjustment, Assumption, Rejection
+from moe_core.contract.reasons import MoERejectReason
 from moe_core.contract.vocabulary import CandidateKind, RequestedBy, SchedulerKind, SelectedBy
 
 
@@ -32,6 +33,16 @@ class RejectedCandidate(Frozen):
     rejections: tuple[Rejection, ...]
 
 
+class PluginError(Frozen):
+    """A plugin that no candidate came of: it could not be loaded, broke the contract, or is banned unloaded."""
+
+    plugin: str
+    distribution: str | None = None
+    reason: MoERejectReason = MoERejectReason.PLUGIN_ERROR
+    error: str
+    """Type and first line of the message; no paths, no addresses."""
+
+
 class Degradation(Frozen):
     """A step down: from what, to what, why, and what would change it."""
 
@@ -56,6 +67,11 @@ class Decision(Frozen):
     rejected: tuple[RejectedCandidate, ...]
     notes: tuple[str, ...] = ()
     """How evidence was used, or why it was not."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether there is a winner, or none is needed because the backend exchanges tokens itself."""
+        return self.winner is not None or self.selected_by is SelectedBy.FUSED
 
     @property
     def winning(self) -> RankedCandidate | None:

@@ -50,7 +50,7 @@ class MoEEnvironment(Frozen):
     schema_version: Literal[1] = SCHEMA_VERSION
     name: str | None = None
     """Label for people: a preset's name or the device's; part of the fingerprint."""
-    device: Device = Device.CPU
+    device: Device | None = None
     device_name: str | None = None
     sm: Annotated[int, Field(ge=0)] | None = None
     """Compute capability times ten (90 is Hopper); 0 without CUDA."""
@@ -83,8 +83,10 @@ class MoEEnvironment(Frozen):
             if twice:
                 errors.append(f"{field} lists twice: {', '.join(twice)}")
             self.__dict__[field] = tuple(sorted(entries, key=lambda entry: entry.name))
-        if self.device is Device.CPU and self.sm not in (None, 0):
-            errors.append(f"device is cpu, but sm is {self.sm}; without CUDA sm is 0")
+        if self.device is Device.CPU:
+            if self.sm:
+                errors.append(f"device is cpu, but sm is {self.sm}; without CUDA sm is 0")
+            self.__dict__["sm"] = 0
         if self.device is Device.CUDA and self.sm == 0:
             errors.append("device is cuda, but sm is 0; give the compute capability, or leave it unknown")
         if errors:

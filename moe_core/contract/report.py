@@ -5,21 +5,12 @@ from __future__ import annotations
 from typing import Literal
 
 from moe_core.contract.base import SCHEMA_VERSION, Frozen
-from moe_core.contract.decision import Decision, Degradation, RankedCandidate
+from moe_core.contract.decision import Decision, Degradation, PluginError, RankedCandidate
 from moe_core.contract.deployment import MoEDeployment
 from moe_core.contract.eligibility import Assumption, Rejection
 from moe_core.contract.problem import MoEProblem
 from moe_core.contract.request import MoERequest
 from moe_core.contract.vocabulary import CandidateKind, SchedulerKind, SelectedBy
-
-
-class PluginError(Frozen):
-    """A plugin that could not be loaded or broke the contract: no candidate came of it."""
-
-    plugin: str
-    distribution: str | None = None
-    error: str
-    """Type and first line of the message; no paths, no addresses."""
 
 
 class MemoryRow(Frozen):
@@ -55,12 +46,14 @@ class MoEResolutionReport(Frozen):
     invalid: tuple[Rejection, ...] = ()
     """Contradictions between problem and deployment: nothing can run while there are any."""
     plugin_errors: tuple[PluginError, ...] = ()
+    notes: tuple[str, ...] = ()
+    """Remarks on the request: a ban that matches nothing, say."""
     memory: MemoryRow
 
     @property
     def ok(self) -> bool:
         """Whether every decision has a winner."""
-        return not self.invalid and all(d.winner is not None for d in self.decisions)
+        return not self.invalid and all(d.settled for d in self.decisions)
 
     @property
     def token_buckets(self) -> tuple[int | None, ...]:

@@ -189,6 +189,8 @@ class SelectedBy(Word):
     EVIDENCE = "evidence"
     PRIORITY = "priority"
     FALLBACK = "fallback"
+    FUSED = "fused"
+    """The backend exchanges tokens itself: no communication strategy is needed."""
     FAILED = "failed"
 
 

@@ -1,0 +1,67 @@
+"""Whether a plugin keeps the contract; each is examined alone, in a manager of its own."""
+
+from __future__ import annotations
+
+import pluggy
+
+from moe_core.contract.candidate import CONTRACT_VERSION, MoECandidate
+from moe_core.registry import hookspecs
+from moe_core.registry.declared import Declared
+
+HOOKS = ("moe_candidate", "can_implement", "moe_facts", "moe_notes")
+
+
+class PluginContractError(Exception):
+    """A plugin breaks the contract; the message says how."""
+
+
+def validate(plugin: object) -> tuple[MoECandidate, pluggy.PluginManager | None]:
+    """The candidate of a plugin that keeps the contract, and the manager that calls its hooks.
+
+    Raises :class:`PluginContractError`, or whatever the plugin's own declaration raised.
+    """
+    # Most plugins: both hooks are ours, so there is nothing to find out and nothing else to call.
+    if type(plugin) is Declared:
+        return _checked(plugin.candidate), None
+    if isinstance(plugin, type):
+        raise PluginContractError(f"{plugin.__name__} is a class; register an instance of it")
+    manager = pluggy.PluginManager(hookspecs.PROJECT)
+    manager.add_hookspecs(hookspecs)
+    manager.register(plugin, "plugin")
+    implemented = {name: getattr(manager.hook, name).get_hookimpls() for name in HOOKS}
+    _no_strange_hooks(manager, plugin)
+    for name, impls in implemented.items():
+        for impl in impls:
+            if impl.hookwrapper or impl.wrapper or impl.tryfirst or impl.trylast:
+                raise PluginContractError(f"{name} may not be a wrapper, tryfirst or trylast: plugins are called alone")
+    if not implemented["moe_candidate"]:
+        raise PluginContractError("no hook moe_candidate; mark it with moe_core.registry.hookimpl")
+    [candidate] = manager.hook.moe_candidate() or [None]
+    return _checked(candidate), manager
+
+
+def _no_strange_hooks(manager: pluggy.PluginManager, plugin: object) -> None:
+    from difflib import get_close_matches
+
+    unknown = [c.name for c in manager.get_hookcallers(plugin) or () if c.name not in HOOKS]
+    marked = [
+        name
+        for name in dir(plugin)
+        if name not in HOOKS and hasattr(getattr(plugin, name, None), f"{hookspecs.PROJECT}_impl")
+    ]
+    for name in dict.fromkeys(unknown + marked):
+        close = get_close_matches(name, HOOKS, n=1)
+        raise PluginContractError(
+            f"unknown hook {name}; " + (f"did you mean {close[0]}?" if close else f"hooks are {', '.join(HOOKS)}")
+        )
+
+
+def _checked(candidate: object) -> MoECandidate:
+    if not isinstance(candidate, MoECandidate):
+        raise PluginContractError(f"moe_candidate returned {type(candidate).__name__}, not MoECandidate")
+    if candidate.contract_version != CONTRACT_VERSION:
+        raise PluginContractError(
+            f"contract_version is {candidate.contract_version}, and this moe_core speaks {CONTRACT_VERSION}; "
+            f"install a {'newer moe_core' if candidate.contract_version > CONTRACT_VERSION else 'newer plugin'}"
+        )
+    return candidate
