@@ -108,6 +108,8 @@ class MoECandidate(Frozen):
     """``package.module:name`` of what binds it; ``None``: declared, but no adapter exists yet."""
 
     requirements: tuple[Requirement, ...] = ()
+    load_requirements: tuple[Requirement, ...] = ()
+    """Limits that bite when the layer is built or its weights are laid out: reported after the activation gate."""
     capabilities: MoEStaticCapability = MoEStaticCapability()
     input_requirement: MoEInputRequirement = MoEInputRequirement()
     activation: MoEActivationSupport | None = None
@@ -126,6 +128,10 @@ class MoECandidate(Frozen):
     """Strategy: formats that it can move quantized; ``None``: all. Others are quantized after dispatch."""
     finalize_before_combine: bool = True
     """Strategy: combine is an unweighted sum, so experts weigh and reduce first."""
+    max_chunks: Annotated[int, Field(gt=0)] | None = None
+    """Strategy: most chunks of a forward that it serves."""
+    bounded_tokens: bool = False
+    """Strategy: its buffers hold ``MoEDeployment.dispatch_capacity`` tokens per rank and no more."""
 
     @model_validator(mode="after")
     def _well_formed(self) -> Self:

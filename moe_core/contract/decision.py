@@ -8,6 +8,16 @@ from moe_core.contract.reasons import MoERejectReason
 from moe_core.contract.vocabulary import CandidateKind, RequestedBy, SchedulerKind, SelectedBy
 
 
+class ExchangeLimits(Frozen):
+    """What a strategy serves in one forward of this problem; ``None``: no limit."""
+
+    max_chunks: int | None
+    max_tokens: int | None
+    """Per rank."""
+    quantize_before_dispatch: bool
+    all_to_all: bool
+
+
 class RankedCandidate(Frozen):
     """An eligible candidate at its place in the order."""
 
@@ -19,6 +29,8 @@ class RankedCandidate(Frozen):
     """Whether it is what was asked for; otherwise it is an alternative."""
     microseconds: float | None = None
     """Measured time, where there is evidence for it."""
+    exchange: ExchangeLimits | None = None
+    """Strategy: what it serves in a forward."""
     partner: str | None = None
     """Backend: the best communication strategy that it can be paired with."""
     assumptions: tuple[Assumption, ...] = ()

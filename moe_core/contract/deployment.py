@@ -84,6 +84,12 @@ class MoEDeployment(Frozen):
         return self.dp_size > 1
 
     @property
+    def dispatch_capacity(self) -> int | None:
+        """Tokens per rank that bounded dispatch buffers hold: as declared, else the smaller token limit."""
+        limits = [limit for limit in (self.max_num_tokens, self.moe_max_num_tokens) if limit is not None]
+        return self.max_dispatch_tokens or min(limits, default=None)
+
+    @property
     def smart_router(self) -> bool:
         """Whether the smart router is on."""
         return self.cluster_size > 1

@@ -87,6 +87,7 @@ def gates_of(candidate: MoECandidate) -> tuple[Requirement, ...]:
     gates.append(EVEN_SLOTS)
     if not able.supports_uneven_tp:
         gates.append(EVEN_TP)
+    gates += candidate.load_requirements
     layouts = OneOf(values=candidate.weight_layouts)
     gates.append(need(Reason.FORMAT_INCOMPATIBLE, "weight_layout", layouts, "load the checkpoint's own layout"))
     if not able.batch_invariant:

@@ -16,7 +16,7 @@ from moe_core.contract.vocabulary import CandidateKind, FixableBy
 from moe_core.resolve.evaluate import evaluate
 from moe_core.resolve.pair import NO_EXCHANGE
 
-Answers: TypeAlias = dict[CandidateKind, list[tuple[MoECandidate, MoEEligibility]]]
+Answers: TypeAlias = dict[CandidateKind, dict[MoECandidate, MoEEligibility]]
 
 NO_ADAPTER = Rejection.of(
     MoERejectReason.PATH_NOT_ENABLED, fact="factory", found="none", needed="an adapter in an installed plugin",
@@ -28,7 +28,7 @@ def ask_all(problem: MoEProblem, deployment: MoEDeployment, request: MoERequest,
     """Every candidate's answer, with the user's bans and missing adapters added to its own reasons."""
     facts = facts_of(problem, deployment)
     bans = frozenset(ban.casefold() for ban in request.bans)
-    answers: Answers = {kind: [] for kind in CandidateKind}
+    answers: Answers = {kind: {} for kind in CandidateKind}
     for entry in catalog.entries:
         candidate = entry.candidate
         if request.upstream and not candidate.upstream and candidate.family != NO_EXCHANGE:
@@ -38,7 +38,7 @@ def ask_all(problem: MoEProblem, deployment: MoEDeployment, request: MoERequest,
             answer = MoEEligibility(eligible=False, rejections=(ban, *answer.rejections))
         if candidate.factory is None and request.require_adapter and not request.upstream:
             answer = MoEEligibility(eligible=False, rejections=(*answer.rejections, NO_ADAPTER))
-        answers[candidate.kind].append((candidate, answer))
+        answers[candidate.kind][candidate] = answer
     return answers
 
 

@@ -2,167 +2,161 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from moe_core.contract.candidate import MoECandidate
-from moe_core.contract.decision import Decision, Degradation, RankedCandidate, RejectedCandidate
+from moe_core.contract.decision import Decision, Degradation, ExchangeLimits, RankedCandidate, RejectedCandidate
 from moe_core.contract.deployment import MoEDeployment
-from moe_core.contract.eligibility import Assumption, MoEEligibility, Rejection
+from moe_core.contract.eligibility import Assumption, Rejection
 from moe_core.contract.evidence import Evidence
 from moe_core.contract.problem import MoEProblem
 from moe_core.contract.request import MoERequest
 from moe_core.contract.vocabulary import CandidateKind, RequestedBy, SelectedBy
 from moe_core.resolve.ask import Answers
 from moe_core.resolve.degrade import step_down, too_late_to_quantize
-from moe_core.resolve.pair import Pair, best_pair, mismatch, no_partner
+from moe_core.resolve.pair import GATHER, NO_EXCHANGE, Pair, best_pair, mismatch, no_partner
 from moe_core.resolve.rank import Ranking, rank
 from moe_core.resolve.selector import Selector
 
 UPSTREAM_FALLBACK = "CUTLASS"
+BACKEND, COMMUNICATION, ROUTING = CandidateKind.BACKEND, CandidateKind.COMMUNICATION, CandidateKind.ROUTING
+
+
+@dataclass(frozen=True)
+class Question:
+    """Everything that the decisions of one token bucket are made of."""
+
+    problem: MoEProblem
+    deployment: MoEDeployment
+    request: MoERequest
+    evidence: Evidence
+    bucket: int | None
+    selectors: Mapping[CandidateKind, Selector]
+    answers: Answers
+
+    @cached_property
+    def ranked(self) -> dict[CandidateKind, Ranking]:
+        """The eligible candidates of each kind in order."""
+        return {
+            kind: rank([c for c, a in asked.items() if a], self.problem, self.deployment, self.evidence, self.bucket)
+            for kind, asked in self.answers.items()
+        }
+
+    def allows(self, pair: Pair) -> bool:
+        """Whether the request allows to step down as far as `pair`."""
+        if pair.tier == 0:
+            return True
+        if not self.request.allow_degradation:
+            return False
+        if pair.steps_down_backend:
+            if self.selectors[BACKEND].pinned:
+                return False
+            if self.request.upstream and pair.backend.family != UPSTREAM_FALLBACK:
+                return False
+        return not (pair.steps_down_communication and self.selectors[COMMUNICATION].pinned)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The decisions of one token bucket."""
 
-    decisions: list[Decision]
-    degradations: list[Degradation] = field(default_factory=list)
-    assumptions: list[Assumption] = field(default_factory=list)
+    decisions: tuple[Decision, ...]
+    degradations: tuple[Degradation, ...]
+    assumptions: tuple[Assumption, ...]
 
 
-def decide(
-    answers: Answers,
-    selectors: dict[CandidateKind, Selector],
-    problem: MoEProblem,
-    deployment: MoEDeployment,
-    request: MoERequest,
-    evidence: Evidence,
-    bucket: int | None,
-) -> Outcome:
+@dataclass(slots=True)
+class _Choice:
+    """What was decided for one kind, before it is written down."""
+
+    winner: MoECandidate | None
+    order: Sequence[MoECandidate]
+    unfit: Mapping[str, Rejection] = field(default_factory=dict)
+    partner: Mapping[str, str | None] = field(default_factory=dict)
+    settled_by: SelectedBy | None = None
+
+
+def decide(question: Question) -> Outcome:
     """Decide backend and communication as a pair, then routing."""
-    ranked = {
-        kind: rank([c for c, a in answers[kind] if a], problem, deployment, evidence, bucket) for kind in CandidateKind
-    }
-    backend_request = selectors[CandidateKind.BACKEND]
-    exchange_request = selectors[CandidateKind.COMMUNICATION]
-    strategies = ranked[CandidateKind.COMMUNICATION].order
+    pairs, alone = _pairs(question)
+    winner = next((p for p in pairs if question.allows(p)), None)
+    decisions = [_backend(question, pairs, alone, winner), _communication(question, winner)]
+    if question.answers[ROUTING]:
+        order = question.ranked[ROUTING].order
+        decisions.append(_decision(question, ROUTING, _Choice(order[0] if order else None, order)))
+    rows = [d.winning for d in decisions if d.winning is not None]
+    return Outcome(
+        tuple(decisions),
+        () if winner is None else tuple(_degradations(question, decisions[0], decisions[1], winner)),
+        tuple(assumption for row in rows for assumption in row.assumptions),
+    )
+
+
+def _pairs(question: Question) -> tuple[list[Pair], dict[str, Rejection]]:
+    """Every backend with its best partner, best pair first; and why the others have none."""
+    strategies = question.ranked[COMMUNICATION].order
     pairs: list[Pair] = []
     alone: dict[str, Rejection] = {}
-    for candidate in ranked[CandidateKind.BACKEND].order:
-        pair = best_pair(candidate, strategies, exchange_request, candidate in backend_request)
+    for backend in question.ranked[BACKEND].order:
+        in_request = backend in question.selectors[BACKEND]
+        pair = best_pair(backend, strategies, question.selectors[COMMUNICATION], in_request)
         if pair is None:
-            alone[candidate.identity] = no_partner(candidate, strategies)
+            alone[backend.identity] = no_partner(backend, strategies)
         else:
             pairs.append(pair)
     pairs.sort(key=lambda pair: pair.tier)
-    winner = next((p for p in pairs if _allowed(p, backend_request, exchange_request, request)), None)
-
-    backend = _backend_decision(answers, ranked, pairs, alone, winner, backend_request, request, bucket)
-    exchange = _exchange_decision(answers, ranked, winner, exchange_request, request, bucket)
-    outcome = Outcome([backend, exchange])
-    if answers[CandidateKind.ROUTING]:
-        outcome.decisions.append(_routing_decision(answers, ranked[CandidateKind.ROUTING], bucket))
-    if winner is not None:
-        outcome.degradations.extend(step_down(backend, backend_request, winner.backend))
-        if winner.communication is not None:
-            outcome.degradations.extend(step_down(exchange, exchange_request, winner.communication))
-            outcome.degradations.extend(too_late_to_quantize(problem, winner.communication))
-        elif not exchange_request.is_auto:
-            outcome.degradations.extend(step_down(exchange, exchange_request, winner.backend))
-    for decision in outcome.decisions:
-        if decision.winning is not None:
-            outcome.assumptions.extend(decision.winning.assumptions)
-    return outcome
+    return pairs, alone
 
 
-def _allowed(pair: Pair, backend: Selector, exchange: Selector, request: MoERequest) -> bool:
-    if pair.tier == 0:
-        return True
-    if not request.allow_degradation:
-        return False
-    if pair.tier in (2, 3) and (backend.pinned or (request.upstream and pair.backend.family != UPSTREAM_FALLBACK)):
-        return False
-    return not (pair.tier in (1, 3) and exchange.pinned)
-
-
-def _backend_decision(
-    answers: Answers,
-    ranked: dict[CandidateKind, Ranking],
-    pairs: Sequence[Pair],
-    alone: dict[str, Rejection],
-    winner: Pair | None,
-    requested: Selector,
-    request: MoERequest,
-    bucket: int | None,
-) -> Decision:
-    asked = answers[CandidateKind.BACKEND]
-    ranking = ranked[CandidateKind.BACKEND]
+def _backend(question: Question, pairs: list[Pair], alone: dict[str, Rejection], winner: Pair | None) -> Decision:
     # The winner first, then the order in which the others would have been taken.
-    order = sorted(pairs, key=lambda pair: pair is not winner)
+    order = [p.backend for p in sorted(pairs, key=lambda pair: pair is not winner)]
     partner = {p.backend.identity: None if p.communication is None else p.communication.identity for p in pairs}
+    return _decision(question, BACKEND, _Choice(winner.backend if winner else None, order, alone, partner))
+
+
+def _communication(question: Question, winner: Pair | None) -> Decision:
+    order: Sequence[MoECandidate] = question.ranked[COMMUNICATION].order
+    if winner is None:
+        return _decision(question, COMMUNICATION, _Choice(None, order))
+    unfit = {c.identity: m for c in order if (m := mismatch(winner.backend, c)) is not None}
+    chosen = winner.communication
+    order = sorted((c for c in order if c.identity not in unfit), key=lambda c: c is not chosen)
+    settled = SelectedBy.FUSED if chosen is None else None
+    return _decision(question, COMMUNICATION, _Choice(chosen, order, unfit, settled_by=settled))
+
+
+def _degradations(question: Question, backend: Decision, exchange: Decision, winner: Pair) -> list[Degradation]:
+    steps = step_down(backend, question.selectors[BACKEND], winner.backend)
+    requested = question.selectors[COMMUNICATION]
+    if winner.communication is not None:
+        steps += step_down(exchange, requested, winner.communication)
+        steps += too_late_to_quantize(question.problem, winner.communication)
+    elif not requested.is_auto:
+        steps += step_down(exchange, requested, winner.backend)
+    return steps
+
+
+def _decision(question: Question, kind: CandidateKind, choice: _Choice) -> Decision:
+    requested, ranking = question.selectors[kind], question.ranked[kind]
     return Decision(
-        kind=CandidateKind.BACKEND,
-        token_bucket=bucket,
+        kind=kind,
+        token_bucket=question.bucket,
         requested=requested.text,
-        requested_by=_asked_by(requested, request.backend_requested_by),
-        selected_by=SelectedBy.FAILED if winner is None else _rule(requested, winner.backend, ranking),
-        winner=None if winner is None else winner.backend.identity,
-        eligible=_rows([p.backend for p in order], asked, ranking, requested, partner),
-        rejected=_refused(asked, alone),
+        requested_by=_requested_by(question, kind),
+        selected_by=choice.settled_by or _rule(requested, choice.winner, ranking),
+        winner=None if choice.winner is None else choice.winner.identity,
+        eligible=tuple(_row(question, kind, c, choice.partner.get(c.identity)) for c in choice.order),
+        rejected=_refused(question, kind, choice.unfit),
         notes=ranking.notes,
     )
 
 
-def _exchange_decision(
-    answers: Answers,
-    ranked: dict[CandidateKind, Ranking],
-    winner: Pair | None,
-    requested: Selector,
-    request: MoERequest,
-    bucket: int | None,
-) -> Decision:
-    asked = answers[CandidateKind.COMMUNICATION]
-    ranking = ranked[CandidateKind.COMMUNICATION]
-    unfit: dict[str, Rejection] = {}
-    chosen: MoECandidate | None = None
-    rule = SelectedBy.FAILED
-    if winner is not None:
-        chosen = winner.communication
-        unfit = {c.identity: m for c in ranking.order if (m := mismatch(winner.backend, c)) is not None}
-        rule = SelectedBy.FUSED if chosen is None else _rule(requested, chosen, ranking)
-    order = sorted((c for c in ranking.order if c.identity not in unfit), key=lambda c: c is not chosen)
-    return Decision(
-        kind=CandidateKind.COMMUNICATION,
-        token_bucket=bucket,
-        requested=requested.text,
-        requested_by=_asked_by(requested, request.communication_requested_by),
-        selected_by=rule,
-        winner=None if chosen is None else chosen.identity,
-        eligible=_rows(order, asked, ranking, requested, {}),
-        rejected=_refused(asked, unfit),
-        notes=ranking.notes,
-    )
-
-
-def _routing_decision(answers: Answers, ranking: Ranking, bucket: int | None) -> Decision:
-    asked = answers[CandidateKind.ROUTING]
-    auto = Selector("auto", None, pinned=False)
-    best = ranking.order[0] if ranking.order else None
-    return Decision(
-        kind=CandidateKind.ROUTING,
-        token_bucket=bucket,
-        requested=auto.text,
-        requested_by=RequestedBy.AUTO,
-        selected_by=SelectedBy.FAILED if best is None else _rule(auto, best, ranking),
-        winner=None if best is None else best.identity,
-        eligible=_rows(ranking.order, asked, ranking, auto, {}),
-        rejected=_refused(asked, {}),
-        notes=ranking.notes,
-    )
-
-
-def _rule(requested: Selector, winner: MoECandidate, ranking: Ranking) -> SelectedBy:
+def _rule(requested: Selector, winner: MoECandidate | None, ranking: Ranking) -> SelectedBy:
+    if winner is None:
+        return SelectedBy.FAILED
     if not requested.is_auto:
         return SelectedBy.REQUEST if winner in requested else SelectedBy.FALLBACK
     if ranking.moved and winner.identity in ranking.microseconds:
@@ -170,41 +164,46 @@ def _rule(requested: Selector, winner: MoECandidate, ranking: Ranking) -> Select
     return SelectedBy.PRIORITY
 
 
-def _asked_by(requested: Selector, by: RequestedBy) -> RequestedBy:
-    # Whoever builds a request without saying so passed it as an argument.
-    return RequestedBy.ARGUMENT if by is RequestedBy.AUTO and not requested.is_auto else by
+def _requested_by(question: Question, kind: CandidateKind) -> RequestedBy:
+    request = question.request
+    by = {BACKEND: request.backend_requested_by, COMMUNICATION: request.communication_requested_by}.get(kind)
+    if by is None or (by is RequestedBy.AUTO and question.selectors[kind].is_auto):
+        return RequestedBy.AUTO
+    # Whoever builds a request without saying who asked passed it as an argument.
+    return RequestedBy.ARGUMENT if by is RequestedBy.AUTO else by
 
 
-def _rows(
-    order: Sequence[MoECandidate],
-    asked: Sequence[tuple[MoECandidate, MoEEligibility]],
-    ranking: Ranking,
-    requested: Selector,
-    partner: dict[str, str | None],
-) -> tuple[RankedCandidate, ...]:
-    answer_of = {c.identity: a for c, a in asked}
-    return tuple(
-        RankedCandidate(
-            identity=c.identity,
-            family=c.family,
-            priority=c.priority,
-            scheduler_kind=c.scheduler_kind,
-            in_request=c in requested,
-            microseconds=ranking.microseconds.get(c.identity),
-            partner=partner.get(c.identity),
-            assumptions=answer_of[c.identity].assumptions,
-            adjustments=answer_of[c.identity].adjustments,
-        )
-        for c in order
+def _row(question: Question, kind: CandidateKind, candidate: MoECandidate, partner: str | None) -> RankedCandidate:
+    answer = question.answers[kind][candidate]
+    return RankedCandidate(
+        identity=candidate.identity,
+        family=candidate.family,
+        priority=candidate.priority,
+        scheduler_kind=candidate.scheduler_kind,
+        in_request=candidate in question.selectors[kind],
+        microseconds=question.ranked[kind].microseconds.get(candidate.identity),
+        exchange=_limits(question, candidate) if kind is COMMUNICATION else None,
+        partner=partner,
+        assumptions=answer.assumptions,
+        adjustments=answer.adjustments,
     )
 
 
-def _refused(
-    asked: Sequence[tuple[MoECandidate, MoEEligibility]], unfit: dict[str, Rejection]
-) -> tuple[RejectedCandidate, ...]:
+def _limits(question: Question, strategy: MoECandidate) -> ExchangeLimits:
+    return ExchangeLimits(
+        max_chunks=strategy.max_chunks,
+        max_tokens=question.deployment.dispatch_capacity if strategy.bounded_tokens else None,
+        quantize_before_dispatch=strategy.post_quant is None or question.problem.quant in strategy.post_quant,
+        all_to_all=strategy.family not in (NO_EXCHANGE, GATHER),
+    )
+
+
+def _refused(question: Question, kind: CandidateKind, unfit: Mapping[str, Rejection]) -> tuple[RejectedCandidate, ...]:
     refused = []
-    for candidate, answer in asked:
-        reasons = answer.rejections or ((unfit[candidate.identity],) if candidate.identity in unfit else ())
+    for candidate, answer in question.answers[kind].items():
+        reasons = answer.rejections
+        if not reasons and candidate.identity in unfit:
+            reasons = (unfit[candidate.identity],)
         if reasons:
             refused.append(RejectedCandidate(identity=candidate.identity, family=candidate.family, rejections=reasons))
     return tuple(refused)

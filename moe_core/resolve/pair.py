@@ -14,6 +14,8 @@ from moe_core.resolve.selector import Selector
 
 NO_EXCHANGE = "NONE"
 """Family of the declared outcome that no tokens are exchanged."""
+GATHER = "ALLGATHER"
+"""Family of the strategy that every workload can fall back to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,16 @@ class Pair:
     communication: MoECandidate | None
     tier: int
     """0: both as requested; 1: the strategy is not; 2: the backend is not; 3: neither is."""
+
+    @property
+    def steps_down_backend(self) -> bool:
+        """Whether the backend is not what was requested."""
+        return self.tier >= 2
+
+    @property
+    def steps_down_communication(self) -> bool:
+        """Whether the strategy is not what was requested."""
+        return self.tier % 2 == 1
 
 
 @lru_cache(maxsize=4096)

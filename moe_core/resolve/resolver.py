@@ -18,7 +18,7 @@ from moe_core.contract.report import MemoryRow, MoEResolutionReport
 from moe_core.contract.request import MoERequest
 from moe_core.contract.vocabulary import CandidateKind
 from moe_core.resolve.ask import ask_all
-from moe_core.resolve.decide import decide
+from moe_core.resolve.decide import Question, decide
 from moe_core.resolve.selector import Selector, select
 
 NO_EVIDENCE = Evidence()
@@ -62,7 +62,7 @@ def _resolve(
     for bucket in buckets:
         here = deployment if bucket is None else _at(deployment, bucket)
         answers = ask_all(problem, here, request, catalog)
-        outcome = decide(answers, selectors, problem, here, request, evidence, bucket)
+        outcome = decide(Question(problem, here, request, evidence, bucket, selectors, answers))
         decisions += outcome.decisions
         degradations += outcome.degradations
         assumptions += outcome.assumptions

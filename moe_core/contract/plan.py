@@ -1,0 +1,43 @@
+"""What one forward does on every rank: pure data, equal on all of them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from moe_core.contract.base import Frozen
+from moe_core.contract.decision import Degradation
+from moe_core.contract.vocabulary import SchedulerKind
+
+
+class QuantizeOrder(StrEnum):
+    """When activations are quantized."""
+
+    LOCAL = "local"
+    """Nothing is moved by a strategy."""
+    BEFORE_DISPATCH = "before_dispatch"
+    AFTER_DISPATCH = "after_dispatch"
+
+
+class ChunkPlan(Frozen):
+    """One chunk: the rows that each rank brings to its collectives."""
+
+    sizes: tuple[int, ...]
+    kept: tuple[bool, ...]
+    """Whether the rank keeps its output; a rank without rows repeats its first chunk and drops the result."""
+
+
+class ForwardPlan(Frozen):
+    """Chunks, padding and strategy of one forward. Token counts are per rank, in order of rank."""
+
+    scheduler_kind: SchedulerKind
+    backend: str
+    communication: str | None
+    """Strategy for this workload; ``None``: the backend exchanges tokens itself."""
+    num_tokens: tuple[int, ...]
+    padded_tokens: tuple[int, ...]
+    """Rows after padding; longer than ``num_tokens`` where zero rows are appended."""
+    chunks: tuple[ChunkPlan, ...]
+    """Empty when no rank has a token: every rank returns ``[0, H]`` without a collective."""
+    quantize: QuantizeOrder
+    degradations: tuple[Degradation, ...] = ()
+    """Steps down that this workload forces; the strategy comes back for later workloads."""
