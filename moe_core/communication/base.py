@@ -1,0 +1,104 @@
+"""What every strategy is: dispatch rows to the ranks that hold their experts, combine what comes back."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from enum import Enum, auto
+from types import TracebackType
+from typing import NamedTuple, Self, final
+
+import torch
+
+from moe_core.execution import ParallelGroups
+
+
+class Dispatched(NamedTuple):
+    """Rows as the experts of this rank see them: N rows after the exchange, K ids each."""
+
+    x: torch.Tensor
+    x_sf: torch.Tensor | None
+    token_selected_slots: torch.Tensor
+    token_final_scales: torch.Tensor
+
+
+class Phase(Enum):
+    """Where a strategy is between two collectives."""
+
+    IDLE = auto()
+    DISPATCHED = auto()
+    DESTROYED = auto()
+
+
+class Communication(ABC):
+    """A strategy: ``dispatch``, then ``combine``, then again. Both are collectives over all ranks of the layer.
+
+    Every decision inside must follow from values that are equal on all ranks. Resources are released by ``destroy``,
+    which all ranks must call: a collective inside a destructor would hang at garbage collection's pleasure.
+    """
+
+    def __init__(self, groups: ParallelGroups) -> None:
+        self.groups = groups
+        self._phase = Phase.IDLE
+
+    @property
+    def phase(self) -> Phase:
+        """Where the strategy is."""
+        return self._phase
+
+    @final
+    def dispatch(
+        self,
+        x: torch.Tensor,
+        x_sf: torch.Tensor | None,
+        token_selected_slots: torch.Tensor,
+        token_final_scales: torch.Tensor,
+        all_rank_num_tokens: Sequence[int],
+    ) -> Dispatched:
+        """Send this rank's rows and receive those that its experts may serve.
+
+        `x` ``[T, H]`` (or quantized, with `x_sf` ``[T, …]`` row by row), slots int32 ``[T, K]``, scales float32
+        ``[T, K]``; `all_rank_num_tokens` holds the rows of every rank, the same on every rank.
+        """
+        self._require(Phase.IDLE, "dispatch")
+        result = self._dispatch(Dispatched(x, x_sf, token_selected_slots, token_final_scales), all_rank_num_tokens)
+        self._phase = Phase.DISPATCHED
+        return result
+
+    @final
+    def combine(self, y: torch.Tensor) -> torch.Tensor:
+        """Sum over ranks of the dispatched rows' outputs, ``[N, H]``, back in this rank's own rows, ``[T, H]``."""
+        self._require(Phase.DISPATCHED, "combine")
+        self._phase = Phase.IDLE
+        return self._combine(y)
+
+    @final
+    def destroy(self) -> None:
+        """Release what the strategy holds; all ranks together. Calling it again does nothing."""
+        if self._phase is not Phase.DESTROYED:
+            self._phase = Phase.DESTROYED
+            self._release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.destroy()
+
+    @abstractmethod
+    def _dispatch(self, rows: Dispatched, all_rank_num_tokens: Sequence[int]) -> Dispatched: ...
+
+    @abstractmethod
+    def _combine(self, y: torch.Tensor) -> torch.Tensor: ...
+
+    def _release(self) -> None:  # noqa: B027 - most strategies hold nothing
+        pass
+
+    def _require(self, phase: Phase, what: str) -> None:
+        if self._phase is not phase:
+            raise RuntimeError(
+                f"cannot {what} while {type(self).__name__} is {self._phase.name.lower()}: it must be "
+                f"{phase.name.lower()}; dispatch and combine alternate, and nothing follows destroy"
+            )

@@ -1,0 +1,144 @@
+"""What a bound layer is made of: a rank's place, what a factory is given, and what a backend must do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any, Final, Protocol, cast
+
+import torch
+from torch.distributed import ProcessGroup
+
+from moe_core.activation import Activation
+from moe_core.contract.candidate import MoECandidate
+from moe_core.contract.deployment import MoEDeployment
+from moe_core.contract.partition import expert_partition, expert_start
+from moe_core.contract.problem import MoEProblem
+from moe_core.contract.vocabulary import DType
+from moe_core.weights import ExpertWeights
+
+TORCH_DTYPE: Final[Mapping[DType, torch.dtype]] = MappingProxyType({d: getattr(torch, d.value) for d in DType})
+
+
+class BindError(ValueError):
+    """A report and what it is bound to do not fit; the message has every misfit."""
+
+
+@dataclass(frozen=True)
+class ParallelGroups:
+    """This rank's place among the ranks of the layer, and the group in which they exchange tokens."""
+
+    rank: int = 0
+    """Rank in `group`."""
+    ep_rank: int = 0
+    tp_rank: int = 0
+    """Rank in MoE tensor parallelism."""
+    group: ProcessGroup | None = None
+    """All ranks of the layer, ``world_size`` of them; ``None`` on a single rank."""
+
+
+@dataclass(frozen=True)
+class Binding:
+    """What the factory of a candidate is given. Sizes are this rank's own."""
+
+    candidate: MoECandidate
+    problem: MoEProblem
+    deployment: MoEDeployment
+    device: torch.device
+    dtype: torch.dtype
+    """Element type of activations before quantization, and of the output."""
+    groups: ParallelGroups = ParallelGroups()
+
+    @cached_property
+    def num_slots(self) -> int:
+        """Slots over all ranks: as many as experts without load balancing."""
+        return self.deployment.num_slots or _known(self.problem.num_experts, "num_experts")
+
+    @cached_property
+    def slot_start(self) -> int:
+        """First slot of this rank."""
+        return expert_start(self.num_slots, self.deployment.ep_size, self.groups.ep_rank)
+
+    @cached_property
+    def slot_end(self) -> int:
+        """One past the last slot of this rank."""
+        return self.slot_start + expert_partition(self.num_slots, self.deployment.ep_size)[self.groups.ep_rank]
+
+    @property
+    def num_local_slots(self) -> int:
+        """Slots of this rank."""
+        return self.slot_end - self.slot_start
+
+    @cached_property
+    def hidden_size(self) -> int:
+        """Width of the experts' input and output."""
+        return _known(self.problem.hidden_size, "hidden_size")
+
+    @cached_property
+    def intermediate_size(self) -> int:
+        """Width of one up projection on this rank; the last tensor-parallel shard may be narrower."""
+        whole, size = _known(self.problem.intermediate_size, "intermediate_size"), self.deployment.tp_size
+        width = -(-whole // size)
+        return min(width, whole - width * self.groups.tp_rank)
+
+    @cached_property
+    def activation(self) -> Activation:
+        """The activation between the two projections."""
+        return Activation.of(self.problem)
+
+
+@dataclass(frozen=True, slots=True)
+class MoERunContext:
+    """One call of a backend. N rows, which are this rank's tokens or, after a token exchange, the dispatched ones."""
+
+    x: torch.Tensor
+    """``[N, H]``, or its quantized form; already multiplied by the router weight where the problem says so."""
+    token_selected_slots: torch.Tensor
+    """int32 ``[N, K]``, global slot ids. An id outside this rank's slots, negative ones included, contributes zero,
+    whatever its row of `x` and its weight hold."""
+    token_final_scales: torch.Tensor
+    """float32 ``[N, K]``."""
+    x_sf: torch.Tensor | None = None
+    """Scales of a quantized `x`."""
+
+
+class MoEBackend(Protocol):
+    """Computes routed experts on one rank: no communication, no load balancing."""
+
+    def prepare(self, weights: ExpertWeights) -> None:
+        """Take this rank's weights (its slots, its tensor-parallel shard) and permute them for the kernels.
+
+        Whatever has to be allocated for capture in a CUDA graph is allocated here.
+        """
+
+    def quantize_input(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """`x` ``[N, H]`` as the kernels take it, and its scales; zero rows are legal."""
+
+    def run_moe(self, context: MoERunContext) -> torch.Tensor:
+        """The weighted sum of this rank's experts per row: ``[N, H]`` in the binding's element type."""
+
+
+def bind_factory(candidate: MoECandidate) -> Callable[[Binding], Any]:
+    """The factory that `candidate` declares; the first import of its kernels. Raises :class:`BindError`."""
+    if candidate.factory is None:
+        raise BindError(f"{candidate.identity} is declared, but has no adapter; install a plugin that can run it")
+    module, _, name = candidate.factory.partition(":")
+    try:
+        return cast("Callable[[Binding], Any]", getattr(import_module(module), name))
+    except (ImportError, AttributeError) as error:
+        raise BindError(f"the factory {candidate.factory} of {candidate.identity} cannot be loaded: {error}") from error
+
+
+def refuse(what: str, errors: Sequence[str]) -> None:
+    """Raise :class:`BindError` with all of `errors`, if there are any."""
+    if errors:
+        raise BindError("\n  ".join([f"cannot bind {what}:", *errors]))
+
+
+def _known(value: int | None, name: str) -> int:
+    if value is None:
+        raise BindError(f"{name} is unknown, and a layer cannot be built without it; give it in the problem")
+    return value

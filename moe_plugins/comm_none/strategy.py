@@ -1,0 +1,28 @@
+"""No token exchange: every rank has every token, or there is one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+
+from moe_core.communication import Communication, Dispatched
+from moe_core.execution import Binding
+
+
+class NoExchange(Communication):
+    """Dispatch changes nothing. Combine sums the ranks' partial outputs, in place, where there are several."""
+
+    def _dispatch(self, rows: Dispatched, all_rank_num_tokens: Sequence[int]) -> Dispatched:
+        return rows
+
+    def _combine(self, y: torch.Tensor) -> torch.Tensor:
+        if self.groups.group is not None:
+            dist.all_reduce(y, group=self.groups.group)
+        return y
+
+
+def build(binding: Binding) -> NoExchange:
+    """The strategy for `binding`."""
+    return NoExchange(binding.groups)
