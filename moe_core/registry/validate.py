@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pluggy
 
 from moe_core.contract.candidate import CONTRACT_VERSION, MoECandidate
@@ -27,6 +29,7 @@ def validate(plugin: object) -> tuple[MoECandidate, pluggy.PluginManager | None]
         raise PluginContractError(f"{plugin.__name__} is a class; register an instance of it")
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
+    _no_strange_arguments(plugin)
     manager.register(plugin, "plugin")
     implemented = {name: getattr(manager.hook, name).get_hookimpls() for name in HOOKS}
     _no_strange_hooks(manager, plugin)
@@ -38,6 +41,20 @@ def validate(plugin: object) -> tuple[MoECandidate, pluggy.PluginManager | None]
         raise PluginContractError("no hook moe_candidate; mark it with moe_core.registry.hookimpl")
     [candidate] = manager.hook.moe_candidate() or [None]
     return _checked(candidate), manager
+
+
+def _no_strange_arguments(plugin: object) -> None:
+    """pluggy finds these too, but names them in the order of a set, and reports must be equal everywhere."""
+    for name in HOOKS:
+        function = getattr(plugin, name, None)
+        if not hasattr(function, f"{hookspecs.PROJECT}_impl"):
+            continue
+        known = inspect.signature(getattr(hookspecs, name)).parameters
+        strange = [p for p in inspect.signature(function).parameters if p not in known]  # type: ignore[arg-type]
+        if strange:
+            raise PluginContractError(
+                f"{name} takes {', '.join(strange)}, and the hook has {', '.join(known) or 'no arguments'}"
+            )
 
 
 def _no_strange_hooks(manager: pluggy.PluginManager, plugin: object) -> None:

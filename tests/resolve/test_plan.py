@@ -1,0 +1,132 @@
+"""Forward plans: equal on all ranks, nobody waits for a rank that is not coming."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from moe_core.contract.deployment import MoEDeployment
+from moe_core.contract.plan import QuantizeOrder
+from moe_core.contract.request import MoERequest
+from moe_core.resolve import InfeasibleWorkloadError, plan_forward, resolve_moe_impl
+
+
+@pytest.fixture
+def report(catalog, bf16, ep8):
+    def of(deployment=ep8, **request):
+        return resolve_moe_impl(bf16, deployment, candidates=catalog, request=MoERequest(**request))
+
+    return of
+
+
+def test_one_chunk_on_every_rank(report):
+    plan = plan_forward(report(backend="PADS"), [1, 2, 3, 4, 5, 6, 7, 8])
+    assert plan.communication == "acme.nvl.onesided.any"
+    assert plan.padded_tokens == plan.num_tokens
+    assert [c.sizes for c in plan.chunks] == [(1, 2, 3, 4, 5, 6, 7, 8)]
+    assert plan.quantize is QuantizeOrder.BEFORE_DISPATCH
+
+
+def test_a_rank_without_tokens_brings_zero_rows_to_every_collective(report):
+    plan = plan_forward(report(backend="PADS"), [0, 5, 0, 3, 5, 5, 5, 5])
+    assert plan.padded_tokens == (5,) * 8
+    assert plan.num_tokens[0] == 0
+
+
+def test_no_tokens_anywhere_need_no_collective(report):
+    assert plan_forward(report(backend="PADS"), [0] * 8).chunks == ()
+    assert plan_forward(report(), [0] * 8).chunks == ()
+
+
+def test_chunks_follow_the_gathered_rows(report):
+    plan = plan_forward(report(backend="PADS"), [1000] * 8)
+    assert [c.sizes for c in plan.chunks] == [(500,) * 8, (500,) * 8]
+
+
+def test_an_empty_piece_repeats_the_first_and_drops_the_result(report):
+    plan = plan_forward(report(backend="PADS"), [4000, *[1] * 7])
+    assert len(plan.chunks) == 8
+    assert [c.sizes[1] for c in plan.chunks] == [1] * 8
+    assert [c.kept[1] for c in plan.chunks] == [True] + [False] * 7
+
+
+def test_the_fused_scheduler_counts_per_rank_and_keeps_empty_pieces(report, ep8):
+    plan = plan_forward(report(ep8.evolve(moe_max_num_tokens=1000)), [4000, 0, 1, 2, 3, 4, 5, 6])
+    assert plan.communication is None
+    assert len(plan.chunks) == 4
+    assert [c.sizes[1] for c in plan.chunks] == [0] * 4
+    assert [c.sizes[2] for c in plan.chunks] == [1, 0, 0, 0]
+
+
+def test_a_workload_that_the_strategy_cannot_serve_goes_to_all_gather_alone(report):
+    asked = report(backend="PADS", communication="DEEPEP")
+    assert plan_forward(asked, [8] * 8).communication == "acme.a2a.plain.any"
+    large = plan_forward(asked, [1000] * 8)
+    assert large.communication == "acme.gather.scatter.any"
+    [step] = large.degradations
+    assert "the forward has 2 chunks, and it serves at most 1" in step.reason
+    assert plan_forward(asked, [8] * 8).communication == "acme.a2a.plain.any", "it comes back"
+
+
+def test_buffers_bound_the_tokens(report, ep8):
+    asked = report(ep8.evolve(max_dispatch_tokens=100, moe_max_num_tokens=None), communication="DEEPEP")
+    assert "a rank brings 101 tokens, and its buffers hold 100" in plan_forward(asked, [101] * 8).degradations[0].reason
+
+
+PINS = [{"communication": "acme.a2a.plain.any"}, {"communication": "DEEPEP", "allow_degradation": False}]
+
+
+@pytest.mark.parametrize("request_", PINS)
+def test_a_pin_fails_on_every_rank_before_any_collective(report, request_):
+    asked = report(**request_)
+    with pytest.raises(InfeasibleWorkloadError, match="cannot serve this forward: the forward has 2 chunks"):
+        plan_forward(asked, [1000] * 8)
+
+
+def test_ranks_that_see_the_same_tokens_give_one_count(report, hopper):
+    alone = report(MoEDeployment(environment=hopper, ep_size=8, moe_max_num_tokens=64))
+    plan = plan_forward(alone, [100] * 8)
+    assert plan.num_tokens == (100,)
+    assert [c.sizes for c in plan.chunks] == [(50,), (50,)]
+    assert plan.quantize is QuantizeOrder.LOCAL
+
+
+@pytest.mark.parametrize(
+    ("counts", "message"),
+    [
+        ([1, 2], "2 token counts were given, 8 are needed"),
+        ([-1] * 8, ">= 0"),
+        ([5000] * 8, "more than the deployment's"),
+    ],
+)
+def test_counts_that_do_not_fit_are_refused(report, counts, message):
+    with pytest.raises(ValueError, match=message):
+        plan_forward(report(backend="PADS"), counts)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    counts=st.lists(st.one_of(st.just(0), st.integers(0, 40)), min_size=8, max_size=8),
+    limit=st.integers(1, 64),
+    backend=st.sampled_from(["PADS", "MEGA"]),
+    data=st.data(),
+)
+def test_nobody_waits_for_a_rank_that_is_not_coming(catalog, counts, limit, backend, data):
+    from moe_core.contract.environment import MoEEnvironment
+    from moe_core.contract.problem import MoEProblem
+
+    problem = MoEProblem(quant="NONE", hidden_size=64, intermediate_size=64, num_experts=16, top_k=2, bias=False)
+    deployment = MoEDeployment(
+        environment=MoEEnvironment(device="cuda", sm=90, link="nvlink"), ep_size=8, dp_size=8, moe_max_num_tokens=limit
+    )
+    report = resolve_moe_impl(problem, deployment, candidates=catalog, request=MoERequest(backend=backend))
+    plan = plan_forward(report, counts)
+    assert plan == plan_forward(report, tuple(counts))
+    for rank, count in enumerate(counts):
+        kept = sum(c.sizes[rank] for c in plan.chunks if c.kept[rank])
+        assert kept == (plan.padded_tokens[rank] if plan.chunks else 0), "every row is computed once"
+        assert kept >= count
+    for chunk in plan.chunks:
+        assert len(chunk.sizes) == len(chunk.kept) == 8
+        if backend == "PADS":
+            assert min(chunk.sizes) > 0, "an empty rank would not reach the collective"
+            assert sum(chunk.sizes) <= limit + 8
