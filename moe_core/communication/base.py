@@ -10,7 +10,7 @@ from typing import NamedTuple, Self, final
 
 import torch
 
-from moe_core.execution import ParallelGroups
+from moe_core.execution import Binding
 
 
 class Dispatched(NamedTuple):
@@ -37,8 +37,8 @@ class Communication(ABC):
     which all ranks must call: a collective inside a destructor would hang at garbage collection's pleasure.
     """
 
-    def __init__(self, groups: ParallelGroups) -> None:
-        self.groups = groups
+    def __init__(self, binding: Binding) -> None:
+        self.groups = binding.groups
         self._phase = Phase.IDLE
 
     @property

@@ -10,7 +10,7 @@ from torch.distributed import ProcessGroup
 from torch.nn.functional import pad
 
 from moe_core.communication import Communication, Dispatched
-from moe_core.execution import BindError, Binding, ParallelGroups
+from moe_core.execution import BindError, Binding
 
 # torch 2.13 renames both and warns about the old names.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -20,11 +20,11 @@ _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_sc
 class AllGatherReduceScatter(Communication):
     """All-gather rows in rank order, reduce-scatter outputs. Counts may differ between ranks and may be zero."""
 
-    def __init__(self, groups: ParallelGroups) -> None:
-        super().__init__(groups)
-        if groups.group is None:
+    def __init__(self, binding: Binding) -> None:
+        super().__init__(binding)
+        if self.groups.group is None:
             raise BindError("AllGatherReduceScatter needs the process group of the layer's ranks; give groups")
-        self._group: ProcessGroup = groups.group
+        self._group: ProcessGroup = self.groups.group
         self._sizes: tuple[int, ...] = ()
 
     def _dispatch(self, rows: Dispatched, all_rank_num_tokens: Sequence[int]) -> Dispatched:
@@ -71,8 +71,3 @@ def _padded(rows: torch.Tensor, count: int) -> torch.Tensor:
     """`rows` with zero rows appended up to `count`."""
     missing = count - rows.shape[0]
     return pad(rows, (0, 0) * (rows.ndim - 1) + (0, missing)) if missing else rows
-
-
-def build(binding: Binding) -> AllGatherReduceScatter:
-    """The strategy for `binding`."""
-    return AllGatherReduceScatter(binding.groups)

@@ -8,7 +8,6 @@ import torch
 import torch.distributed as dist
 
 from moe_core.communication import Communication, Dispatched
-from moe_core.execution import Binding
 
 
 class NoExchange(Communication):
@@ -21,8 +20,3 @@ class NoExchange(Communication):
         if self.groups.group is not None:
             dist.all_reduce(y, group=self.groups.group)
         return y
-
-
-def build(binding: Binding) -> NoExchange:
-    """The strategy for `binding`."""
-    return NoExchange(binding.groups)

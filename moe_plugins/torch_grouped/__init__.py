@@ -39,7 +39,7 @@ CANDIDATES = (
         family="TORCH_GROUPED",
         title="torch.nn.functional.grouped_mm over rows sorted by expert",
         priority=200,
-        factory="moe_plugins.torch_grouped.backend:build",
+        factory="moe_plugins.torch_grouped.backend:GroupedMM",
         requirements=(
             quant_in(QuantAlgo.NONE),
             dtype_in(DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16),
@@ -60,6 +60,6 @@ CANDIDATES = (
         activation=MoEActivationSupport(
             kinds=tuple(ActivationType), constants=("alpha", "beta", "clamp"), clamp_after_silu=True
         ),
-        tolerance=6e-3,
+        tolerance=8e-3,
     ),
 )

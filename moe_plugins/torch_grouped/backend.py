@@ -62,8 +62,3 @@ def _defined(rows_RN: torch.Tensor, order: ExpertOrder) -> torch.Tensor:
     if not torch.is_grad_enabled():
         return rows_RN
     return torch.where((order.slot_R < len(order.end_L)).unsqueeze(-1), rows_RN, 0.0)
-
-
-def build(binding: Binding) -> GroupedMM:
-    """The backend for `binding`."""
-    return GroupedMM(binding)

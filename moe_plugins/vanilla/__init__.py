@@ -11,7 +11,7 @@ CANDIDATES = (
         family="VANILLA",
         title="one expert after another, plain torch, any device",
         priority=100,
-        factory="moe_plugins.vanilla.backend:build",
+        factory="moe_plugins.vanilla.backend:ReferenceLoop",
         requirements=(
             quant_in(QuantAlgo.NONE),
             dtype_in(DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16),
@@ -27,6 +27,6 @@ CANDIDATES = (
         activation=MoEActivationSupport(
             kinds=tuple(ActivationType), constants=("alpha", "beta", "clamp"), clamp_after_silu=True
         ),
-        tolerance=6e-3,
+        tolerance=8e-3,
     ),
 )

@@ -49,8 +49,3 @@ class ReferenceLoop:
             up_RI = linear(x_RH, w.w3_EIH[slot], None if w.b3_EI is None else w.b3_EI[slot])
         a_RI = self._binding.activation(gate_RI, up_RI)
         return linear(a_RI, w.w2_EHI[slot], None if w.b2_EH is None else w.b2_EH[slot])
-
-
-def build(binding: Binding) -> ReferenceLoop:
-    """The backend for `binding`."""
-    return ReferenceLoop(binding)

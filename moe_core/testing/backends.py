@@ -1,0 +1,198 @@
+"""Conformance of a backend: every promise of :class:`~moe_core.execution.MoEBackend`, against the float32 twin.
+
+Each ``assert_*`` takes a :class:`BackendTrial`. :data:`CHECKS` has them all, to parametrize a test with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+
+from moe_core.contract.candidate import MoECandidate
+from moe_core.contract.deployment import MoEDeployment
+from moe_core.contract.problem import MoEProblem
+from moe_core.contract.vocabulary import DType
+from moe_core.execution import TORCH_DTYPE, Binding, MoEBackend, MoERunContext, ParallelGroups, bind_factory
+from moe_core.reference import reference_moe
+from moe_core.testing.numerics import assert_bitwise_equal, assert_close, poisoned_memory, tolerance_in
+from moe_core.testing.weights import random_weights
+from moe_core.weights import ExpertWeights
+
+TOKEN_COUNTS = (1, 7, 64)
+
+
+@dataclass(frozen=True)
+class BackendTrial:
+    """A candidate with a problem that it should compute, random experts, and the twin's answers."""
+
+    candidate: MoECandidate
+    problem: MoEProblem
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    seed: int = 0
+
+    @cached_property
+    def dtype(self) -> torch.dtype:
+        """Element type of activations."""
+        return TORCH_DTYPE[self.problem.dtype_act or DType.BFLOAT16]
+
+    @cached_property
+    def weights(self) -> ExpertWeights:
+        """All experts."""
+        return random_weights(self.problem, seed=self.seed, device=self.device, dtype=self.dtype)
+
+    @property
+    def tolerance(self) -> float:
+        """Largest relative error in this trial's element type."""
+        assert self.candidate.tolerance is not None, f"{self.candidate} declares no tolerance"
+        return tolerance_in(self.dtype, self.candidate.tolerance)
+
+    def bind(
+        self,
+        deployment: MoEDeployment | None = None,
+        groups: ParallelGroups | None = None,
+        weights: ExpertWeights | None = None,
+    ) -> MoEBackend:
+        """The backend of one rank, with its share of `weights` (default: the trial's own) prepared."""
+        binding = Binding(
+            candidate=self.candidate,
+            problem=self.problem,
+            deployment=deployment or MoEDeployment(),
+            device=self.device,
+            dtype=self.dtype,
+            groups=groups or ParallelGroups(),
+        )
+        backend: MoEBackend = bind_factory(self.candidate)(binding)
+        share = (weights or self.weights).of_slots(binding.slot_start, binding.slot_end)
+        backend.prepare(share.of_tp_rank(binding.groups.tp_rank, binding.deployment.tp_size))
+        return backend
+
+    def batch(self, num_tokens: int) -> MoERunContext:
+        """Random rows, each with `top_k` different experts at random."""
+        generator = torch.Generator().manual_seed(self.seed + num_tokens)
+        E, _, H = self.weights.w1_EIH.shape
+        K = self.problem.top_k or 1
+        x = torch.randn(num_tokens, H, generator=generator).to(self.device, self.dtype)
+        ids = torch.rand(num_tokens, E, generator=generator).argsort(dim=-1)[:, :K].int().to(self.device)
+        scales = torch.rand(num_tokens, K, generator=generator).to(self.device)
+        return MoERunContext(x=x, token_selected_slots=ids, token_final_scales=scales)
+
+    def run(self, backend: MoEBackend, batch: MoERunContext) -> torch.Tensor:
+        """The backend's answer, computed in poisoned memory and without gradients."""
+        with poisoned_memory(), torch.no_grad():
+            x, x_sf = backend.quantize_input(batch.x)
+            return backend.run_moe(MoERunContext(x, batch.token_selected_slots, batch.token_final_scales, x_sf))
+
+    def expected(self, batch: MoERunContext, weights: ExpertWeights | None = None) -> torch.Tensor:
+        """The twin's answer, with `weights` (default: the trial's own)."""
+        # Here rows count as already multiplied by their router weights, where the problem asks for that.
+        problem = self.problem.evolve(apply_router_weight_on_input=False)
+        weights = weights or self.weights
+        return reference_moe(problem, batch.x, weights, batch.token_selected_slots, batch.token_final_scales)
+
+
+def assert_matches_twin(trial: BackendTrial) -> None:
+    """Close to the twin, in the element type of the problem, for one token, odd counts and many."""
+    backend = trial.bind()
+    for num_tokens in TOKEN_COUNTS:
+        batch = trial.batch(num_tokens)
+        actual = trial.run(backend, batch)
+        assert actual.dtype is trial.dtype, f"output is {actual.dtype}, expected {trial.dtype}"
+        assert_close(actual, trial.expected(batch), trial.tolerance)
+
+
+def assert_takes_skew(trial: BackendTrial) -> None:
+    """All tokens on the same experts, and all on a single one, leave the other experts empty."""
+    backend, batch = trial.bind(), trial.batch(64)
+    same = batch.token_selected_slots[:1].expand_as(batch.token_selected_slots).contiguous()
+    single = torch.full_like(same, -1)
+    single[:, 0] = same[:, 0]
+    for ids in (same, single):
+        skewed = MoERunContext(batch.x, ids, batch.token_final_scales)
+        assert_close(trial.run(backend, skewed), trial.expected(skewed), trial.tolerance)
+
+
+def assert_foreign_ids_add_zero(trial: BackendTrial) -> None:
+    """-1 and ids past the last slot add exactly zero, even when row and weight are NaN."""
+    backend, batch = trial.bind(), trial.batch(7)
+    ids, scales = batch.token_selected_slots.clone(), batch.token_final_scales.clone()
+    ids[0, 0] = -1
+    ids[2, :] = -1
+    ids[5, :] = trial.weights.w1_EIH.shape[0]
+    expected = trial.expected(MoERunContext(batch.x, ids, scales))
+    x = batch.x.clone()
+    x[[2, 5]], scales[[2, 5]], scales[0, 0] = torch.nan, torch.nan, torch.nan
+    actual = trial.run(backend, MoERunContext(x, ids, scales))
+    assert_bitwise_equal(actual[[2, 5]], torch.zeros_like(actual[[2, 5]]))
+    assert_close(actual, expected, trial.tolerance)
+    nowhere = trial.run(backend, MoERunContext(x, torch.full_like(ids, -1), scales))
+    assert_bitwise_equal(nowhere, torch.zeros_like(nowhere))
+
+
+def assert_ranks_add_up(trial: BackendTrial) -> None:
+    """The outputs of expert-parallel ranks sum to the whole; so do those of tensor-parallel ranks."""
+    batch = trial.batch(16)
+    num_experts = trial.weights.w1_EIH.shape[0]
+    ep = 3 if trial.candidate.capabilities.supports_non_divisible_ep or num_experts % 3 == 0 else 2
+    by_ep = [trial.bind(MoEDeployment(ep_size=ep), ParallelGroups(rank=r, ep_rank=r)) for r in range(ep)]
+    by_tp = [trial.bind(MoEDeployment(tp_size=2), ParallelGroups(rank=r, tp_rank=r)) for r in range(2)]
+    for backends in (by_ep, by_tp):
+        total = torch.stack([trial.run(backend, batch).float() for backend in backends]).sum(dim=0)
+        assert_close(total, trial.expected(batch), trial.tolerance)
+
+
+def assert_repeats_bitwise(trial: BackendTrial) -> None:
+    """A second call, and a second load of the weights, give the same bits."""
+    backend, batch = trial.bind(), trial.batch(64)
+    first = trial.run(backend, batch)
+    assert_bitwise_equal(trial.run(backend, batch), first)
+    if trial.candidate.capabilities.reloadable:
+        backend.prepare(trial.weights)
+        assert_bitwise_equal(trial.run(backend, batch), first)
+
+
+def assert_leaves_inputs_alone(trial: BackendTrial) -> None:
+    """Neither the rows, nor ids, nor weights are written to."""
+    backend, batch = trial.bind(), trial.batch(7)
+    inputs = {"x": batch.x, "ids": batch.token_selected_slots, "scales": batch.token_final_scales}
+    watched = {**inputs, **trial.weights.tensors()}
+    before = {name: tensor.clone() for name, tensor in watched.items()}
+    trial.run(backend, batch)
+    for name, tensor in watched.items():
+        assert_bitwise_equal(tensor, before[name])
+
+
+def assert_gradients_match_twin(trial: BackendTrial) -> None:
+    """Gradients of rows, scales and weights equal the twin's; foreign ids and NaN rows leave no trace in them.
+
+    Not in :data:`CHECKS`: a backend may be for inference only.
+    """
+
+    def gradients(answer: Callable[[MoERunContext, ExpertWeights], torch.Tensor]) -> dict[str, torch.Tensor]:
+        batch = trial.batch(16)
+        x, scales, ids = batch.x.clone(), batch.token_final_scales, batch.token_selected_slots
+        ids[::4, 0], ids[3], x[3] = -1, -1, torch.nan
+        weights = trial.weights.map(lambda tensor: tensor.detach().clone().requires_grad_())
+        leaves = {"x": x.requires_grad_(), "scales": scales.requires_grad_(), **weights.tensors()}
+        with poisoned_memory():
+            answer(MoERunContext(x, ids, scales), weights).float().square().sum().backward()  # type: ignore[no-untyped-call]
+        return {name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
+
+    expected = gradients(trial.expected)
+    actual = gradients(lambda batch, weights: trial.bind(weights=weights).run_moe(batch))
+    assert actual.keys() == expected.keys(), f"gradients of {sorted(actual)}, expected of {sorted(expected)}"
+    for name, gradient in expected.items():
+        assert_close(actual[name], gradient, trial.tolerance)
+
+
+CHECKS: tuple[Callable[[BackendTrial], None], ...] = (
+    assert_matches_twin,
+    assert_takes_skew,
+    assert_foreign_ids_add_zero,
+    assert_ranks_add_up,
+    assert_repeats_bitwise,
+    assert_leaves_inputs_alone,
+)
+"""Every check of a backend."""
