@@ -61,7 +61,7 @@ class MoEEnvironment(Frozen):
     devices_per_node: Annotated[int, Field(ge=0)] | None = None
     link: LinkKind | None = None
     cuda_version: str | None = None
-    """CUDA version that torch was built for, ``major.minor``."""
+    """CUDA version that torch was built for, ``major.minor``; ``absent`` when for none."""
     driver_version: str | None = None
     python_version: str | None = None
     can_jit: bool | None = None
