@@ -10,10 +10,8 @@ from moe_core.contract.vocabulary import Device, LinkKind
 from moe_core.environment import features, probe, torch_device
 
 
-def run_python(code, **environ):
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, env=environ, check=True
-    )
+def run_python(code):
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
 
