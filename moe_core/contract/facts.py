@@ -7,6 +7,7 @@ families: ``package:<name>`` (a version, or :data:`ABSENT`), ``feature:<package>
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -49,10 +50,12 @@ DERIVED_FACTS: dict[str, str] = {
 class Facts:
     """Read-only lookup of facts; a name outside every family raises ``KeyError``: a misspelt requirement."""
 
-    __slots__ = ("_values",)
+    __slots__ = ("_values", "answers")
 
     def __init__(self, values: dict[str, FactValue]) -> None:
         self._values = values
+        self.answers: dict[Hashable, bool | None] = {}
+        """What was evaluated on these facts already: candidates share most of their requirements."""
 
     def __getitem__(self, name: str) -> FactValue:
         try:

@@ -65,7 +65,7 @@ FITS_IN_MEMORY = need(
 def gates_of(candidate: MoECandidate) -> tuple[Requirement, ...]:
     """Every requirement of a candidate, in the order in which reasons are reported."""
     if candidate.kind is not CandidateKind.BACKEND:
-        return candidate.requirements
+        return tuple(map(_one, candidate.requirements))
     able = candidate.capabilities
     gates: list[Requirement] = []
     if not able.supports_moe_lora:
@@ -97,4 +97,10 @@ def gates_of(candidate: MoECandidate) -> tuple[Requirement, ...]:
     if able.needs_jit:
         gates.append(CAN_JIT)
     gates.append(FITS_IN_MEMORY)
-    return tuple(dict.fromkeys(gates))
+    return tuple(dict.fromkeys(_one(gate) for gate in gates))
+
+
+@lru_cache(maxsize=4096)
+def _one(gate: Requirement) -> Requirement:
+    """The same object for equal gates, so that a resolution evaluates each once and compares by identity."""
+    return gate

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 from moe_core.contract.candidate import MoECandidate
 from moe_core.contract.deployment import MoEDeployment
@@ -11,6 +12,8 @@ from moe_core.contract.facts import Facts, FactValue, facts_of
 from moe_core.contract.gates import gates_of
 from moe_core.contract.problem import MoEProblem
 from moe_core.contract.requirement import Requirement
+
+NOT_ASKED: Any = object()
 
 
 def can_implement(candidate: MoECandidate, problem: MoEProblem, deployment: MoEDeployment) -> MoEEligibility:
@@ -22,8 +25,11 @@ def evaluate(candidate: MoECandidate, facts: Facts) -> MoEEligibility:
     """:func:`can_implement` on facts that are computed already."""
     rejections: dict[tuple[str, str, str], Rejection] = {}
     assumptions: list[Assumption] = []
+    known = facts.answers
     for gate in gates_of(candidate):
-        met = gate.met(facts)
+        met = known.get(gate, NOT_ASKED)
+        if met is NOT_ASKED:
+            met = known[gate] = gate.met(facts)
         if met:
             continue
         if met is None:
