@@ -42,6 +42,7 @@ class RejectedCandidate(Frozen):
 
     identity: str
     family: str
+    priority: int
     rejections: tuple[Rejection, ...]
 
 

@@ -205,5 +205,10 @@ def _refused(question: Question, kind: CandidateKind, unfit: Mapping[str, Reject
         if not reasons and candidate.identity in unfit:
             reasons = (unfit[candidate.identity],)
         if reasons:
-            refused.append(RejectedCandidate(identity=candidate.identity, family=candidate.family, rejections=reasons))
+            refused.append(
+                RejectedCandidate(
+                    identity=candidate.identity, family=candidate.family, priority=candidate.priority,
+                    rejections=reasons,
+                )
+            )  # fmt: skip
     return tuple(refused)

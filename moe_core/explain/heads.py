@@ -1,0 +1,105 @@
+"""The first rows of an outcome: the winners and why, what stepped down, what the answer rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from moe_core.contract.decision import Decision, Degradation, RankedCandidate
+from moe_core.contract.eligibility import Adjustment
+from moe_core.contract.report import MoEResolutionReport
+from moe_core.contract.vocabulary import CandidateKind, SelectedBy
+from moe_core.explain.document import Row, Span, Text, Tone, muted, words
+from moe_core.explain.outcome import Outcome, failures
+from moe_core.explain.phrases import counted, reason
+
+LABELS = {CandidateKind.BACKEND: "winner", CandidateKind.COMMUNICATION: "exchange", CandidateKind.ROUTING: "routing"}
+
+_KINDS = {
+    CandidateKind.BACKEND: "backend",
+    CandidateKind.COMMUNICATION: "communication strategy",
+    CandidateKind.ROUTING: "routing kernel",
+}
+
+
+def head(outcome: Outcome) -> Iterator[Row]:
+    """The answer in rows; the first is the winner and why, or that there is none and why."""
+    report = outcome.report
+    if report.invalid:
+        yield Row("failed", words(Span("problem and deployment contradict each other", Tone.BAD)))
+        yield from (Row("invalid", (*reason(r), *_try(r.hint))) for r in report.invalid)
+    for decision in outcome.decisions:
+        if decision in failures(outcome.decisions):
+            yield Row("failed", words(Span(_failure(decision, report), Tone.BAD)))
+        elif decision.settled and not report.invalid:
+            yield Row(LABELS[decision.kind], _won(decision))
+        yield from (Row("note", words(muted(note))) for note in decision.notes)
+    if outcome.scope:
+        yield Row("for", words(outcome.scope))
+
+
+def _won(decision: Decision) -> Text:
+    winner = decision.winning
+    if winner is None:
+        return words("inside the backend's kernel: no strategy is needed")
+    return words(Span(winner.identity, Tone.GOOD), _adjusted(winner), f": {because(decision, winner)}")
+
+
+def _adjusted(candidate: RankedCandidate) -> str:
+    return "".join(f", {adjustment(a)}" for a in candidate.adjustments)
+
+
+def adjustment(made: Adjustment) -> str:
+    """``padded 176 -> 192``, ``sub-block 64``: what a kernel does with a size that its tiles do not divide."""
+    if made.kind == "pad":
+        return f"padded {made.found} -> {made.becomes} ({made.fact})"
+    return f"sub-block {made.found} ({made.fact})"
+
+
+def because(decision: Decision, winner: RankedCandidate) -> str:
+    """Which rule decided, in terms of who was beaten."""
+    if decision.selected_by is SelectedBy.REQUEST:
+        return f"{_asked(decision)}; {_rank(winner, [c for c in decision.eligible if c.in_request])}"
+    if decision.selected_by is SelectedBy.EVIDENCE:
+        measured = sum(c.microseconds is not None for c in decision.eligible)
+        return f"fastest of {measured} measured, {winner.microseconds:.4g} us"
+    if decision.selected_by is SelectedBy.FALLBACK:
+        return f"fallback from {_asked(decision)}; {_rank(winner, list(decision.eligible))}"
+    return _rank(winner, list(decision.eligible))
+
+
+def _asked(decision: Decision) -> str:
+    return f"{decision.requested} (asked by {decision.requested_by})"
+
+
+def _rank(winner: RankedCandidate, rivals: list[RankedCandidate]) -> str:
+    if len(rivals) == 1:
+        return "the only one eligible"
+    return f"priority {winner.priority}, best of {len(rivals)} eligible"
+
+
+def _failure(decision: Decision, report: MoEResolutionReport) -> str:
+    kind = _KINDS[decision.kind]
+    if not decision.rejected and not decision.eligible:
+        return f"no installed plugin offers a {kind}"
+    if decision.requested == "auto" or not decision.eligible:
+        return f"no {kind} is eligible: {counted(len(decision.rejected), 'candidate')} refused"
+    forbidden = "degradation is not allowed" if not report.request.allow_degradation else "a pin never steps down"
+    return f"{_asked(decision)} cannot run, and {forbidden}; eligible otherwise: {len(decision.eligible)}"
+
+
+def degraded(step: Degradation) -> Row:
+    """A step down: from what, to what, why, and what would change it."""
+    arrow = words(Span(f"{step.source} -> {step.target}", Tone.WARN), f": {step.reason}")
+    return Row("degraded", (*arrow, *_try(step.hint)))
+
+
+def assumed(outcome: Outcome) -> Iterator[Row]:
+    """What the winners rest on because facts are unknown."""
+    winners = [d.winning for d in outcome.decisions if d.winning is not None]
+    facts = dict.fromkeys(f"{a.fact}: {a.needed}" for winner in winners for a in winner.assumptions)
+    if facts:
+        yield Row("assumes", words("; ".join(facts), muted(" (unknown here)")))
+
+
+def _try(hint: str) -> Text:
+    return words(f"; try: {hint}") if hint else ()

@@ -1,0 +1,54 @@
+"""Small phrases that views share: ranges, counts, sizes, one rejection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from moe_core.contract.eligibility import Rejection
+from moe_core.contract.predicate import show
+from moe_core.explain.document import Span, Text, Tone, words
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Sorted numbers as ranges: ``0, 3-60``."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 layer``, ``2 layers``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def either(choices: Sequence[str]) -> str:
+    """``a``, ``a or b``, ``a, b or c``."""
+    return choices[0] if len(choices) == 1 else f"{', '.join(choices[:-1])} or {choices[-1]}"
+
+
+def size(num_bytes: int | None) -> str:
+    """Bytes in the unit that keeps them short."""
+    if num_bytes is None:
+        return "unknown"
+    value, unit = float(num_bytes), "B"
+    for larger in ("KiB", "MiB", "GiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.4g} {unit}" if value < 1000 else f"{value:.0f} {unit}"
+
+
+def reason(rejection: Rejection) -> Text:
+    """``SM_UNSUPPORTED sm: found 90, needed 100 or 103``."""
+    fact = f" {rejection.fact}" if rejection.fact else ""
+    needed = f", needed {rejection.needed}" if rejection.needed else ""
+    return words(Span(rejection.reason.name, Tone.CODE), f"{fact}: found {show(rejection.found)}{needed}")
+
+
+def known(value: object) -> str:
+    """A value, in as few digits as it needs; ``None`` is unknown."""
+    return "unknown" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

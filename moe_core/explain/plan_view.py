@@ -1,0 +1,44 @@
+"""The document of forward plans: chunks and padding per rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from moe_core.contract.plan import ForwardPlan
+from moe_core.explain.document import Block, Document, Row, Section, Table, Text, muted, name, words
+from moe_core.explain.heads import degraded
+from moe_core.explain.phrases import counted
+
+
+def plan_document(plans: Sequence[tuple[str, ForwardPlan]]) -> Document:
+    """One section per distinct plan, with the layers (``layers 3-60``) that follow it."""
+    same: dict[ForwardPlan, list[str]] = {}
+    for scope, plan in plans:
+        same.setdefault(plan, []).append(scope)
+    sections = [Section("", tuple(_blocks(plan, "; ".join(filter(None, scopes))))) for plan, scopes in same.items()]
+    return Document("plan", tuple(sections))
+
+
+def _blocks(plan: ForwardPlan, scope: str) -> Iterator[Block]:
+    yield Row("backend", words(name(plan.backend)))
+    strategy = words(name(plan.communication)) if plan.communication else words("inside the backend's kernel")
+    yield Row("exchange", strategy)
+    yield from map(degraded, plan.degradations)
+    if scope:
+        yield Row("for", words(scope))
+    yield Row("quantize", words(plan.quantize.replace("_", " ")))
+    if not plan.chunks:
+        yield Row("chunks", words("none: no rank has a token, and every rank returns without a collective"))
+        return
+    yield Row("chunks", words(counted(len(plan.chunks), "chunk")))
+    headings = ("rank", "tokens", "padded", *(f"chunk {i}" for i in range(len(plan.chunks))))
+    yield Table(headings, tuple(_rank(plan, rank) for rank in range(len(plan.num_tokens))))
+
+
+def _rank(plan: ForwardPlan, rank: int) -> tuple[Text, ...]:
+    cells = (str(rank), str(plan.num_tokens[rank]), str(plan.padded_tokens[rank]))
+    return (*map(words, cells), *(_chunk(chunk.sizes[rank], chunk.kept[rank]) for chunk in plan.chunks))
+
+
+def _chunk(size: int, kept: bool) -> Text:
+    return words(str(size)) if kept else words(muted(f"{size} (dropped)"))
