@@ -1,0 +1,1 @@
+"""The numeric format of the routed experts, layer by layer."""
