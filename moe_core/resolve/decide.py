@@ -82,6 +82,8 @@ def decide(question: Question) -> Outcome:
     """Decide backend and communication as a pair, then routing."""
     pairs, alone = _pairs(question)
     winner = next((p for p in pairs if question.allows(p)), None)
+    if winner is None:
+        pairs, alone = _apart_from_request(question, pairs, alone)
     decisions = [_backend(question, pairs, alone, winner), _communication(question, winner)]
     if question.answers[ROUTING]:
         order = question.ranked[ROUTING].order
@@ -108,6 +110,23 @@ def _pairs(question: Question) -> tuple[list[Pair], dict[str, Rejection]]:
             pairs.append(pair)
     pairs.sort(key=lambda pair: pair.tier)
     return pairs, alone
+
+
+def _apart_from_request(
+    question: Question, pairs: list[Pair], alone: dict[str, Rejection]
+) -> tuple[list[Pair], dict[str, Rejection]]:
+    """When nothing may win: backends as requested that the requested strategies do not fit are refused for that."""
+    requested = question.selectors[COMMUNICATION]
+    strategies = [c for c in question.ranked[COMMUNICATION].order if c in requested]
+    if requested.is_auto or not strategies:
+        return pairs, alone
+    fitting = [p.backend.identity for p in pairs if not p.steps_down_communication]
+    refused = {
+        p.backend.identity: no_partner(p.backend, strategies, fitting)
+        for p in pairs
+        if p.steps_down_communication and not p.steps_down_backend
+    }
+    return [p for p in pairs if p.backend.identity not in refused], {**alone, **refused}
 
 
 def _backend(question: Question, pairs: list[Pair], alone: dict[str, Rejection], winner: Pair | None) -> Decision:

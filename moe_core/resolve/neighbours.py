@@ -45,13 +45,13 @@ def legal_neighbours(rejection: Rejection, problem: MoEProblem, deployment: MoED
 
 
 def _meets(requirement: Requirement, problem: MoEProblem, deployment: MoEDeployment) -> bool:
-    return requirement.met(facts_of(problem, deployment)) is True and not check(problem, deployment)
+    return requirement.met(facts_of(problem, deployment)) is True
 
 
 def _parallel_sizes(requirement: Requirement, problem: MoEProblem, deployment: MoEDeployment) -> Iterator[str]:
     def legal(sizes: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
         candidates = ((s, reshaped(deployment, *s)) for s in sizes)
-        return [s for s, d in candidates if d is not None and _meets(requirement, problem, d)]
+        return [s for s, d in candidates if d is not None and not check(problem, d) and _meets(requirement, problem, d)]
 
     ep, tp, experts = deployment.ep_size, deployment.tp_size, problem.num_experts
     world = ep * tp

@@ -81,12 +81,13 @@ def best_pair(
     return Pair(backend, wanted or fitting[0], tier if wanted else tier + 1)
 
 
-def no_partner(backend: MoECandidate, ranked: Sequence[MoECandidate]) -> Rejection:
-    """The rejection of a backend that none of the eligible strategies can serve."""
+def no_partner(backend: MoECandidate, ranked: Sequence[MoECandidate], fitting: Sequence[str] = ()) -> Rejection:
+    """The rejection of a backend that none of `ranked` can serve; `fitting` are backends that they can."""
     for communication in ranked:
         found = mismatch(backend, communication)
         if found is not None:
-            return found
+            hint = f"{found.hint}; backends that fit: {', '.join(fitting)}" if fitting else found.hint
+            return found.evolve(hint=hint)
     return _format("communication", None, "an eligible communication strategy", "see the communication decision")
 
 
