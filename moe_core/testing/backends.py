@@ -12,16 +12,27 @@ from functools import cached_property
 import torch
 
 from moe_core.contract.candidate import MoECandidate
+from moe_core.contract.check import check
 from moe_core.contract.deployment import MoEDeployment
+from moe_core.contract.environment import MoEEnvironment
 from moe_core.contract.problem import MoEProblem
 from moe_core.contract.vocabulary import DType
 from moe_core.execution import TORCH_DTYPE, Binding, MoEBackend, MoERunContext, ParallelGroups, bind_factory
 from moe_core.reference import reference_moe
+from moe_core.resolve import can_implement
 from moe_core.testing.numerics import assert_bitwise_equal, assert_close, poisoned_memory, tolerance_in
 from moe_core.testing.weights import random_weights
 from moe_core.weights import ExpertWeights
 
 TOKEN_COUNTS = (1, 7, 64)
+SPLITS: tuple[dict[str, int], ...] = (
+    {"ep_size": 2},
+    {"ep_size": 3},
+    {"tp_size": 2},
+    {"tp_size": 3},
+    {"tp_size": 4},
+    {"ep_size": 2, "tp_size": 2},
+)
 
 
 @dataclass(frozen=True)
@@ -132,15 +143,20 @@ def assert_foreign_ids_add_zero(trial: BackendTrial) -> None:
 
 
 def assert_ranks_add_up(trial: BackendTrial) -> None:
-    """The outputs of expert-parallel ranks sum to the whole; so do those of tensor-parallel ranks."""
+    """The outputs of all ranks sum to the whole, however experts and matrices are split, evenly or not."""
     batch = trial.batch(16)
-    num_experts = trial.weights.w1_EIH.shape[0]
-    ep = 3 if trial.candidate.capabilities.supports_non_divisible_ep or num_experts % 3 == 0 else 2
-    by_ep = [trial.bind(MoEDeployment(ep_size=ep), ParallelGroups(rank=r, ep_rank=r)) for r in range(ep)]
-    by_tp = [trial.bind(MoEDeployment(tp_size=2), ParallelGroups(rank=r, tp_rank=r)) for r in range(2)]
-    for backends in (by_ep, by_tp):
-        total = torch.stack([trial.run(backend, batch).float() for backend in backends]).sum(dim=0)
-        assert_close(total, trial.expected(batch), trial.tolerance)
+    # Packages are left unknown: it is known here that the candidate runs, and asked which sizes it takes.
+    splits = [MoEDeployment(environment=MoEEnvironment(packages=None), **sizes) for sizes in SPLITS]
+    sound = [split for split in splits if not check(trial.problem, split)]
+    taken = [split for split in sound if can_implement(trial.candidate, trial.problem, split)]
+    assert taken, f"{trial.candidate} takes no split of this problem; choose sizes that it can split"
+    for split in taken:
+        answers = []
+        for rank in range(split.world_size):
+            ep_rank, tp_rank = divmod(rank, split.tp_size)
+            backend = trial.bind(split, ParallelGroups(rank=rank, ep_rank=ep_rank, tp_rank=tp_rank))
+            answers.append(trial.run(backend, batch).float())
+        assert_close(torch.stack(answers).sum(dim=0), trial.expected(batch), trial.tolerance)
 
 
 def assert_repeats_bitwise(trial: BackendTrial) -> None:
