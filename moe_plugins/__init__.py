@@ -1,3 +1,15 @@
-"""First-party candidates."""
+"""First-party candidates: the entry point ``moe_plugins:PLUGINS`` names every one of them."""
 
-PLUGINS: list[object] = []
+from __future__ import annotations
+
+from moe_core.registry import Declared
+from moe_plugins import comm_all_gather, comm_none, declared, torch_grouped, vanilla
+
+PLUGINS: tuple[object, ...] = (
+    *declared.PLUGINS,
+    *(
+        Declared(candidate)
+        for plugin in (comm_none, comm_all_gather, vanilla, torch_grouped)
+        for candidate in plugin.CANDIDATES
+    ),
+)
