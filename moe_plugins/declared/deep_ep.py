@@ -5,38 +5,43 @@ from __future__ import annotations
 from moe_core.contract.candidate import MoECandidate
 from moe_core.contract.declare import (
     AtMost,
+    Conditions,
     Equals,
+    FixableBy,
     Installed,
+    NoneOf,
     OneOf,
     Reason,
     Requirement,
     SameAs,
     flag,
     is_,
+    isnt,
     need,
     package,
 )
 from moe_core.contract.requirement import Condition
-from moe_core.contract.vocabulary import CudaGraphMode, QuantAlgo, TokenLayout
-from moe_plugins.declared.exchange import (
-    ALL_NVLINK,
-    ALL_TO_ALL,
-    EVEN_EXPERTS,
-    EVEN_SLOTS,
-    NO_CONSUMER_BLACKWELL,
-    NOT_SPLIT,
-    SEVERAL_NODES,
-    ranks_in,
-)
+from moe_core.contract.vocabulary import CudaGraphMode, LinkKind, QuantAlgo, TokenLayout
+from moe_plugins.declared.exchange import ALL_NVLINK, ALL_TO_ALL, EVEN_EXPERTS, EVEN_SLOTS, NO_CONSUMER_BLACKWELL
 from moe_plugins.declared.limits import BF16
 from moe_plugins.declared.row import Requirements, strategy
 
 INSTALLED = package("deep_ep", hint="install DeepEP from its repository; PyPI's deep-ep is a placeholder")
 NOT_SWITCHED_OFF = flag("TRTLLM_CAN_USE_DEEP_EP", "1", default="1")
 
+NOT_SPLIT = need(
+    Reason.TOPOLOGY_UNSUPPORTED,
+    "link",
+    NoneOf(values=(LinkKind.NVLINK_SPLIT,)),
+    "needs one kind of link between all GPUs of a node",
+    fixable=FixableBy.HARDWARE,
+)
+
+ONE_NODE: Conditions = (is_("num_nodes", 1),)
+SEVERAL_NODES: Conditions = (isnt("num_nodes", 1),)
 WORLD: Requirements = (
-    ranks_in(2, 4, 8),
-    need(Reason.TOPOLOGY_UNSUPPORTED, "ep_size", SameAs(fact="ranks_per_node"), when=(is_("num_nodes", 1),)),
+    need(Reason.TOPOLOGY_UNSUPPORTED, "ep_size", OneOf(values=(2, 4, 8)), when=ONE_NODE),
+    need(Reason.TOPOLOGY_UNSUPPORTED, "ep_size", SameAs(fact="ranks_per_node"), when=ONE_NODE),
     need(Reason.TOPOLOGY_UNSUPPORTED, "ranks_per_node", Equals(value=8), when=SEVERAL_NODES),
     need(Reason.TOPOLOGY_UNSUPPORTED, "num_nodes", OneOf(values=(2, 4, 8, 16)), when=SEVERAL_NODES),
 )
@@ -63,23 +68,21 @@ LOW_LATENCY: Requirements = (
 )
 
 
-def _widths(*sizes: int, at_least: str | None = None, below: str | None = None) -> Requirement:
-    versions = at_least is not None or below is not None
-    installed = Condition(fact="package:deep_ep", test=Installed(at_least=at_least, below=below))
+def _widths(*sizes: int, version: Installed | None = None) -> Requirement:
     return need(
         Reason.SHAPE_UNALIGNED,
         "hidden_size",
         OneOf(values=sizes),
         "the kernels are compiled for a list of widths: pad to the next, or use another strategy",
-        when=(installed,) if versions else (),
+        when=() if version is None else (Condition(fact="package:deep_ep", test=version),),
     )
 
 
 FORK_WIDTHS = _widths(2048, 2560, 3584, 4096, 5120, 6144, 7168)
 PUBLIC_WIDTHS: Requirements = (
-    _widths(2560, 4096, 5120, 7168, below="1.2"),
+    _widths(2560, 4096, 5120, 7168, version=Installed(below="1.2")),
     # 3072 came after the tag 1.2.1, in builds that still call themselves 1.2.1 and a commit.
-    _widths(2048, 2560, 3072, 4096, 5120, 6144, 7168, 8192, at_least="1.2"),
+    _widths(2048, 2560, 3072, 4096, 5120, 6144, 7168, 8192, version=Installed(at_least="1.2")),
 )
 
 

@@ -7,12 +7,9 @@ from moe_core.contract.declare import (
     Equals,
     FixableBy,
     NoneOf,
-    OneOf,
     Reason,
-    Requirement,
     divisible,
     is_,
-    isnt,
     need,
 )
 from moe_core.contract.vocabulary import LinkKind
@@ -64,13 +61,6 @@ ALL_NVLINK: Requirements = (
         fixable=FixableBy.HARDWARE,
     ),
 )
-NOT_SPLIT = need(
-    Reason.TOPOLOGY_UNSUPPORTED,
-    "link",
-    NoneOf(values=(LinkKind.NVLINK_SPLIT,)),
-    "needs one kind of link between all GPUs of a node",
-    fixable=FixableBy.HARDWARE,
-)
 NVLINK_SPANS_NODES = need(
     Reason.TOPOLOGY_UNSUPPORTED,
     "num_nodes",
@@ -79,11 +69,3 @@ NVLINK_SPANS_NODES = need(
     unless=(is_("plugin:trtllm.nvlink_spans_nodes", True),),
 )
 """Symmetric memory cannot be shared over nodes unless NVLink spans them (multi-node NVLink racks)."""
-
-SEVERAL_NODES = (isnt("num_nodes", 1),)
-"""Not given at all is not one node."""
-
-
-def ranks_in(*counts: int) -> Requirement:
-    """Only these numbers of ranks on a single node, all of them in the group."""
-    return need(Reason.TOPOLOGY_UNSUPPORTED, "ep_size", OneOf(values=counts), when=(is_("num_nodes", 1),))
