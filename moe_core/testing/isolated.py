@@ -1,0 +1,142 @@
+"""Ask a plugin in processes of its own, with the traps set before it is imported and armed while it answers.
+
+``python -m moe_core.testing.isolated SPEC ORDER`` is one such process and prints JSON; :func:`observe` runs two that
+differ in hash seed, in working directory and in the order of the questions.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from moe_core.testing import traps
+from moe_core.testing.boundary import boundary_cases
+from moe_core.testing.examples import EXAMPLES
+from moe_core.testing.question import Question
+from moe_core.testing.subject import Subject, load_subjects
+
+ORDERS: Final = ("forward", "backward")
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What one plugin did in one process."""
+
+    candidate: str
+    """Fingerprint of its declaration."""
+    answers: tuple[str, ...]
+    """To :func:`questions_for` it: ``yes`` or ``no`` with its reasons, and the answer's fingerprint."""
+    impure: str | None = None
+    """What it touched; it was asked nothing more."""
+    changed: int | None = None
+    """Index of a question that it answered differently when asked again."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What the plugins of a specification did in one process."""
+
+    imported: tuple[str, ...]
+    """Packages that importing the plugin loaded: not its own, the standard library's, moe_core's or what that needs."""
+    started: tuple[str, ...]
+    """Libraries that were opened and programs that were started meanwhile."""
+    plugins: dict[str, Answers]
+
+
+def questions_for(subject: Subject) -> tuple[Question, ...]:
+    """What a plugin is asked: the edges of its declaration, and examples from everywhere."""
+    return tuple(dict.fromkeys([*(case.question for case in boundary_cases(subject.candidate)), *EXAMPLES]))
+
+
+@lru_cache(maxsize=8)
+def observe(spec: str) -> tuple[Observation, Observation]:
+    """What the plugins of `spec` do in two fresh processes; ``AssertionError`` with the traceback if one fails."""
+    with TemporaryDirectory() as elsewhere:
+        running = [
+            _start(spec, order, hash_seed=str(seed), cwd=cwd)
+            for seed, (order, cwd) in enumerate(zip(ORDERS, (None, elsewhere), strict=True))
+        ]
+        first, second = (_finish(spec, process) for process in running)
+    return first, second
+
+
+def _start(spec: str, order: str, *, hash_seed: str, cwd: str | None) -> subprocess.Popen[str]:
+    paths = os.pathsep.join(os.path.abspath(p) for p in sys.path)
+    return subprocess.Popen(
+        [sys.executable, "-m", "moe_core.testing.isolated", spec, order],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": paths},
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _finish(spec: str, process: subprocess.Popen[str]) -> Observation:
+    out, error = process.communicate()
+    assert process.returncode == 0, f"{spec} fails in a fresh process:\n{error}"
+    found = json.loads(out.splitlines()[-1])
+    plugins = {name: Answers(**{**a, "answers": tuple(a["answers"])}) for name, a in found["plugins"].items()}
+    return Observation(tuple(found["imported"]), tuple(found["started"]), plugins)
+
+
+def _observe_here(spec: str, order: str) -> Observation:
+    import packaging.version  # noqa: F401 - the evaluation of requirements loads it when it first needs it
+
+    traps.install()
+    before = _packages()
+    with traps.watched() as started:
+        subjects = load_subjects(spec)
+    own = {spec.partition(":")[0].partition(".")[0]}
+    imported = _packages() - before - own - sys.stdlib_module_names
+    return Observation(
+        tuple(sorted(imported)), tuple(started), {str(subject): _interrogate(subject, order) for subject in subjects}
+    )
+
+
+def _packages() -> set[str]:
+    return {name.partition(".")[0] for name in sys.modules}
+
+
+def _interrogate(subject: Subject, order: str) -> Answers:
+    questions = questions_for(subject)
+    indices = range(len(questions)) if order == ORDERS[0] else range(len(questions) - 1, -1, -1)
+    answers, again, impure = [""] * len(questions), [""] * len(questions), None
+    for found, pass_over in ((answers, indices), (again, reversed(indices))):
+        for index in pass_over:
+            try:
+                found[index] = _answer(subject, questions[index])
+            except traps.ImpureError as error:
+                impure = str(error)
+                break
+    changed = next((i for i, pair in enumerate(zip(answers, again, strict=True)) if len(set(pair)) > 1), None)
+    return Answers(subject.candidate.fingerprint, tuple(answers), impure, None if impure else changed)
+
+
+def _answer(subject: Subject, question: Question) -> str:
+    with traps.armed():
+        try:
+            answer = subject.ask(question)
+        except traps.ImpureError:
+            raise
+        except Exception as error:  # another check's business; here only that it is the same every time
+            return f"raised {type(error).__name__}"
+    reasons = ", ".join(f"{r.reason} {r.fact}" for r in answer.rejections)
+    return f"{f'no ({reasons})' if reasons else 'yes'} #{answer.fingerprint}"
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print an :class:`Observation` of SPEC as one line of JSON."""
+    spec, order = arguments
+    sys.stdout.write(f"\n{json.dumps(asdict(_observe_here(spec, order)))}\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
