@@ -1,6 +1,7 @@
 """torch's grouped multiplication keeps every promise of a backend within its declared limits."""
 
 import pytest
+import torch
 
 from moe_core.contract.deployment import MoEDeployment
 from moe_core.contract.environment import MoEEnvironment
@@ -8,6 +9,7 @@ from moe_core.contract.reasons import MoERejectReason as Reason
 from moe_core.contract.vocabulary import CudaGraphMode, Device, DType
 from moe_core.resolve import can_implement
 from moe_core.testing.backends import CHECKS, BackendTrial, assert_gradients_match_twin
+from moe_core.testing.numerics import assert_close
 from moe_core.testing.problems import ACTIVATIONS, small_problem
 from moe_plugins.torch_grouped import CANDIDATES
 
@@ -94,3 +96,31 @@ def test_gradients_match_the_twin(activation):
     assert_gradients_match_twin(
         BackendTrial(CANDIDATE, small_problem(dtype_act=DType.FLOAT32, **ACTIVATIONS[activation]))
     )
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_conforms_on_cuda(check, dtype):
+    check(BackendTrial(CANDIDATE, small_problem(dtype_act=dtype), torch.device("cuda", 0)))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability() not in ((9, 0), (10, 0), (10, 3)),
+    reason="needs a CUDA device whose kernels need no host loop",
+)
+@pytest.mark.parametrize("activation", ["swiglu", "swiglu_bias"])
+def test_is_captured_in_a_cuda_graph(activation):
+    trial = BackendTrial(CANDIDATE, small_problem(**ACTIVATIONS[activation]), torch.device("cuda", 0))
+    backend, batch, other = trial.bind(), trial.batch(16), trial.batch(17)
+    with torch.no_grad():
+        backend.run_moe(batch)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            captured = backend.run_moe(batch)
+    # Other routes than those that were captured: nothing of the batch may have been read by the host.
+    batch.token_selected_slots.copy_(other.token_selected_slots[:16])
+    graph.replay()
+    assert_close(captured, trial.expected(batch), trial.tolerance)

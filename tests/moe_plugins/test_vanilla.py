@@ -53,3 +53,11 @@ def test_gradients_match_the_twin(activation):
     assert_gradients_match_twin(
         BackendTrial(CANDIDATE, small_problem(dtype_act=DType.FLOAT32, **ACTIVATIONS[activation]))
     )
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_conforms_on_cuda(check, dtype):
+    check(BackendTrial(CANDIDATE, small_problem(dtype_act=dtype), torch.device("cuda", 0)))

@@ -15,6 +15,7 @@ INF = torch.inf
         ([1.0, 1.0, -INF, -INF], [0, 1], [0.5, 1.0]),
         ([2.0, 0.0, -INF, -INF], [0, 1], [1.0, 1.0]),
         ([1.0, 1.0, 1.0, -INF], [0, 1], [1 / 3, 1 / 2]),
+        ([1.0, 0.65, -INF, -INF], [0, 1], [0.586618, 1.0]),  # within 2 * eps of the best
     ],
 )
 def test_weights_are_shares_among_near_rivals(logits, ids, weights):
