@@ -11,7 +11,7 @@ from moe_core.explain.heads import adjustment
 from moe_core.explain.hints import Hint
 from moe_core.explain.merge import Refused, RejectedGroup, merge
 from moe_core.explain.outcome import Outcome
-from moe_core.explain.phrases import counted, reason
+from moe_core.explain.phrases import counted, duration, reason
 
 SHOWN_HINTS = 8
 """Hints of a short explanation of a failure; all of them when asked for."""
@@ -36,7 +36,7 @@ def also_eligible(outcome: Outcome, scope: str) -> Iterator[Section]:
 def _alternative(candidate: RankedCandidate, winner: RankedCandidate | None) -> Text:
     remarks = [f"priority {candidate.priority}", *map(adjustment, candidate.adjustments)]
     if candidate.microseconds is not None:
-        remarks.append(f"measured {candidate.microseconds:.4g} us")
+        remarks.append(f"measured {duration(candidate.microseconds)}")
     if candidate.partner is not None and winner is not None and candidate.partner != winner.partner:
         remarks.append(f"with {candidate.partner}")
     if not candidate.in_request:

@@ -67,5 +67,8 @@ def _of_decision(decision: Decision) -> Iterator[tuple[str, str]]:
     for candidate in decision.eligible:
         yield f"{path}.{candidate.identity}", "eligible"
     for refused in decision.rejected:
-        reasons = (f"{r.reason.name} {r.fact} (found {show(r.found)}, needed {r.needed})" for r in refused.rejections)
-        yield f"{path}.{refused.identity}", f"refused: {'; '.join(reasons)}"
+        yield f"{path}.{refused.identity}", "refused"
+        # A reason of its own path: two reports may share one and differ in the next.
+        for rejection in refused.rejections:
+            reason = f"{rejection.reason.name} {rejection.fact}".rstrip()
+            yield f"{path}.{refused.identity} {reason}: needed {rejection.needed}", f"found {show(rejection.found)}"

@@ -7,14 +7,15 @@ from collections.abc import Iterator
 from moe_core.contract.decision import Decision, Degradation, RankedCandidate
 from moe_core.contract.eligibility import Adjustment
 from moe_core.contract.report import MoEResolutionReport
+from moe_core.contract.request import AUTO
 from moe_core.contract.vocabulary import CandidateKind, SelectedBy
 from moe_core.explain.document import Row, Span, Text, Tone, muted, words
 from moe_core.explain.outcome import Outcome, failures
-from moe_core.explain.phrases import counted, reason
+from moe_core.explain.phrases import counted, duration, reason
 
 LABELS = {CandidateKind.BACKEND: "winner", CandidateKind.COMMUNICATION: "exchange", CandidateKind.ROUTING: "routing"}
 
-_KINDS = {
+KINDS = {
     CandidateKind.BACKEND: "backend",
     CandidateKind.COMMUNICATION: "communication strategy",
     CandidateKind.ROUTING: "routing kernel",
@@ -57,34 +58,44 @@ def adjustment(made: Adjustment) -> str:
 
 def because(decision: Decision, winner: RankedCandidate) -> str:
     """Which rule decided, in terms of who was beaten."""
-    if decision.selected_by is SelectedBy.REQUEST:
-        return f"{_asked(decision)}; {_rank(winner, [c for c in decision.eligible if c.in_request])}"
-    if decision.selected_by is SelectedBy.EVIDENCE:
-        measured = sum(c.microseconds is not None for c in decision.eligible)
-        return f"fastest of {measured} measured, {winner.microseconds:.4g} us"
-    if decision.selected_by is SelectedBy.FALLBACK:
-        return f"fallback from {_asked(decision)}; {_rank(winner, list(decision.eligible))}"
-    return _rank(winner, list(decision.eligible))
+    match decision.selected_by:
+        case SelectedBy.EVIDENCE:
+            measured = sum(c.microseconds is not None for c in decision.eligible)
+            return f"fastest of {measured} measured, {duration(winner.microseconds or 0.0)}"
+        case SelectedBy.REQUEST:
+            matches = sum(c.in_request for c in decision.eligible)
+            return f"{_asked(decision)}; {_ranked(winner, matches, 'match', 'matches')}"
+        case SelectedBy.FALLBACK:
+            return f"fallback from {_asked(decision)}; {_ranked(winner, len(decision.eligible))}"
+        case _:
+            return _ranked(winner, len(decision.eligible))
 
 
 def _asked(decision: Decision) -> str:
     return f"{decision.requested} (asked by {decision.requested_by})"
 
 
-def _rank(winner: RankedCandidate, rivals: list[RankedCandidate]) -> str:
-    if len(rivals) == 1:
-        return "the only one eligible"
-    return f"priority {winner.priority}, best of {len(rivals)} eligible"
+def _ranked(winner: RankedCandidate, rivals: int, one: str = "one eligible", many: str = "eligible") -> str:
+    return f"the only {one}" if rivals == 1 else f"priority {winner.priority}, best of {rivals} {many}"
 
 
 def _failure(decision: Decision, report: MoEResolutionReport) -> str:
-    kind = _KINDS[decision.kind]
+    kind = KINDS[decision.kind]
     if not decision.rejected and not decision.eligible:
         return f"no installed plugin offers a {kind}"
-    if decision.requested == "auto" or not decision.eligible:
+    if decision.requested == AUTO or not decision.eligible:
         return f"no {kind} is eligible: {counted(len(decision.rejected), 'candidate')} refused"
-    forbidden = "degradation is not allowed" if not report.request.allow_degradation else "a pin never steps down"
-    return f"{_asked(decision)} cannot run, and {forbidden}; eligible otherwise: {len(decision.eligible)}"
+    others = counted(len(decision.eligible), "other candidate")
+    return f"{_asked(decision)} cannot run, and {_no_way_down(decision, report)}; {others} could"
+
+
+def _no_way_down(decision: Decision, report: MoEResolutionReport) -> str:
+    if not report.request.allow_degradation:
+        return "stepping down is not allowed"
+    # A family is written in capitals; it steps down unless it is VANILLA. Everything else that names is a pin.
+    if report.request.upstream and decision.requested.isupper():
+        return "TensorRT-LLM steps down to CUTLASS only"
+    return "a pin never steps down"
 
 
 def degraded(step: Degradation) -> Row:

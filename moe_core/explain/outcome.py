@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -82,6 +82,13 @@ def _regardless(report: MoEResolutionReport, bucket: int | None) -> tuple[Decisi
     return tuple(d.evolve(token_bucket=None) for d in report.decisions if d.token_bucket == bucket)
 
 
-def failures(decisions: Iterable[Decision]) -> tuple[Decision, ...]:
-    """The decisions to blame for a failure: without a backend, no other decision has a winner either."""
-    return tuple(d for d in decisions if not d.settled and (d.kind is CandidateKind.BACKEND or not d.eligible))
+def failures(decisions: Sequence[Decision]) -> tuple[Decision, ...]:
+    """The decisions to blame where there is no winner.
+
+    Those with nothing eligible; if every kind has something, those with nothing that was asked for.
+    """
+    undecided = [d for d in decisions if not d.settled]
+    empty = [d for d in undecided if not d.eligible]
+    unserved = [d for d in undecided if not any(c.in_request for c in d.eligible)]
+    # Else each side has what was asked for, and no two of them fit together.
+    return tuple(empty or unserved or [d for d in undecided if d.kind is CandidateKind.BACKEND])

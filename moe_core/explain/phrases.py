@@ -42,6 +42,16 @@ def size(num_bytes: int | None) -> str:
     return f"{value:.4g} {unit}" if value < 1000 else f"{value:.0f} {unit}"
 
 
+def duration(microseconds: float) -> str:
+    """``12.3 us``, ``4.56 ms``, ``1.2 s``: three digits."""
+    value, unit = microseconds, "us"
+    for larger in ("ms", "s"):
+        if value < 1000:
+            break
+        value, unit = value / 1000, larger
+    return f"{value:.3g} {unit}"
+
+
 def reason(rejection: Rejection) -> Text:
     """``SM_UNSUPPORTED sm: found 90, needed 100 or 103``."""
     fact = f" {rejection.fact}" if rejection.fact else ""

@@ -40,9 +40,10 @@ def _sections(why: Why, scope: str) -> Iterator[Section]:
 
 
 def _item(finding: Finding) -> Item:
-    code = Span(finding.reason.name, Tone.CODE)
-    text = words(code, f" {finding.fact}: found {show(finding.found)}, needed {finding.needed}")
-    return Item(text, tuple(_advice(finding)) if finding.verdict is Verdict.FAILED else ())
+    text = f"{finding.fact}: found {show(finding.found)}, needed {finding.needed}"
+    if finding.verdict is not Verdict.FAILED:
+        return Item(words(text))
+    return Item(words(Span(finding.reason.name, Tone.CODE), f" {text}"), tuple(_advice(finding)))
 
 
 def _advice(finding: Finding) -> Iterator[Text]:

@@ -1,0 +1,139 @@
+"""``moe run``: one layer of a model on this machine, with random weights, against its float32 twin."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from moe_core.cli import options as opt
+from moe_core.cli.errors import BadInputError, bad_input
+from moe_core.cli.output import say, show, show_json
+from moe_core.cli.reduce import reduced
+from moe_core.contract.deployment import MoEDeployment
+from moe_core.contract.environment import MoEEnvironment
+from moe_core.contract.problem import MoEProblem
+from moe_core.contract.report import MoEResolutionReport
+from moe_core.contract.vocabulary import Device, QuantAlgo
+from moe_core.environment import current
+from moe_core.environment.gpus import NO_GPU
+from moe_core.explain import explain
+from moe_core.explain.document import Document, Row, Section, Span, Tone, words
+from moe_core.explain.phrases import duration
+from moe_core.ingest import IngestedModel, ingest
+from moe_core.registry import Registry, load_registry
+from moe_core.resolve.resolver import resolve_moe_impl
+
+if TYPE_CHECKING:
+    from moe_core.cli.trial import Measured
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the command."""
+    parser.add_argument("config", metavar="CONFIG", help="a config.json, or the folder that holds it")
+    opt.add_request(parser)
+    parser.add_argument("--layer", type=int, metavar="N", help="which MoE layer (default: the first)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is one")
+    parser.add_argument("--tokens", type=int, default=64, metavar="N", help="tokens of a forward (default 64)")
+    parser.add_argument("--full", action="store_true", help="the layer's own size (default: reduced)")
+    parser.add_argument(
+        "--unquantized", action="store_true", help="compute in the activation's type instead of the config's format"
+    )
+    parser.add_argument("--repeat", type=int, default=20, metavar="N", help="timed forwards (default 20)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of weights and tokens (default 0)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Resolve, build, run and compare; 0 when the error is within the declared tolerance."""
+    with bad_input("model"):
+        source = ingest(options.config)
+    registry = load_registry(opt.bans(options))
+    environment = _environment(options, registry)
+    problem, changes = _problem(options, source)
+    with bad_input("request"):
+        report = resolve_moe_impl(
+            problem, _deployment(options, environment), candidates=registry.catalog, request=opt.request(options)
+        )
+    measured = _measure(options, registry, report) if report.ok else None
+    if options.json:
+        show_json(_as_json(report, changes, measured))
+    else:
+        page = explain(report)
+        show(Document(page.title, (*_result(report, changes, measured, options), *page.sections)))
+    return 0 if measured is not None and measured.passed else 1
+
+
+def _environment(options: argparse.Namespace, registry: Registry) -> MoEEnvironment:
+    environment = current(registry)
+    if options.device == "cuda" and environment.device is not Device.CUDA:
+        raise BadInputError(f"--device cuda: found {environment.device or 'no known device'} here, needed a GPU")
+    if options.device == "cpu":
+        return environment.evolve(**NO_GPU, device_name=None, device_memory=None)
+    return environment
+
+
+def _problem(options: argparse.Namespace, source: IngestedModel) -> tuple[MoEProblem, tuple[str, ...]]:
+    layer = source.groups[0].layers[0] if options.layer is None else options.layer
+    try:
+        problem = source.problem_of(layer)
+    except KeyError as error:
+        raise BadInputError(f"--layer: {error.args[0]}") from error
+    changes: tuple[str, ...] = ()
+    if options.unquantized and problem.quant is not QuantAlgo.NONE:
+        changes = (f"quant {problem.quant} -> {QuantAlgo.NONE}",)
+        problem = problem.evolve(quant=QuantAlgo.NONE, quant_group_size=None)
+    if options.full:
+        return problem, changes
+    smaller, more = reduced(problem)
+    return smaller, (*changes, *more)
+
+
+def _deployment(options: argparse.Namespace, environment: MoEEnvironment) -> MoEDeployment:
+    with bad_input("--tokens"):
+        return MoEDeployment(environment=environment, max_num_tokens=options.tokens)
+
+
+def _measure(options: argparse.Namespace, registry: Registry, report: MoEResolutionReport) -> Measured | None:
+    from moe_core.cli.trial import measure
+    from moe_core.execution import BindError
+
+    device = report.deployment.environment.device or Device.CPU
+    try:
+        return measure(
+            report, registry.catalog, device=device, num_tokens=options.tokens, repeat=options.repeat,
+            seed=options.seed,
+        )  # fmt: skip
+    except BindError as error:
+        say(str(error))
+        return None
+
+
+def _result(
+    report: MoEResolutionReport, changes: tuple[str, ...], measured: Measured | None, options: argparse.Namespace
+) -> Iterator[Section]:
+    rows = []
+    if measured is not None:
+        verdict = Span("within", Tone.GOOD) if measured.passed else Span("outside", Tone.BAD)
+        declared = "none declared" if measured.tolerance is None else f"{measured.tolerance:.2g}"
+        error = f"{measured.error:.2g} against the float32 twin, "
+        rows.append(Row("error", words(error, verdict, f" the tolerance ({declared})")))
+        on = report.deployment.environment.device_name or report.deployment.environment.device or "cpu"
+        time = (
+            f"{duration(measured.microseconds)}, median of {options.repeat} forwards of {options.tokens} tokens on {on}"
+        )
+        rows.append(Row("time", words(time)))
+    if changes:
+        rows.append(Row("reduced", words(", ".join(changes))))
+    if rows:
+        yield Section("", tuple(rows))
+
+
+def _as_json(report: MoEResolutionReport, changes: tuple[str, ...], measured: Measured | None) -> dict[str, object]:
+    result: dict[str, object] = {"passed": measured is not None and measured.passed, "reduced": list(changes)}
+    if measured is not None:
+        result |= {
+            "relative_error": measured.error,
+            "tolerance": measured.tolerance,
+            "microseconds": measured.microseconds,
+        }
+    return {**result, "report": report.model_dump(mode="json")}
