@@ -51,6 +51,14 @@ def check(problem: MoEProblem, deployment: MoEDeployment) -> tuple[Rejection, ..
         wrong("num_slots", d.num_slots, f"at least num_experts {experts}", f"use num_slots >= {experts}")
     if d.num_slots is not None and experts is not None and d.num_slots > experts and not d.eplb_enabled:
         wrong("num_slots", d.num_slots, f"num_experts {experts} without EPLB", "turn EPLB on to use redundant slots")
+    if problem.apply_router_weight_on_input and problem.top_k not in (None, 1):
+        wrong(
+            "top_k",
+            problem.top_k or 0,
+            "1: a router weight on the input is that of one expert",
+            "weigh the output",
+            FixableBy.MODEL,
+        )
     heads = problem.num_attention_heads
     if heads is not None and heads % attention_tp and attention_tp % heads:
         wrong(

@@ -26,6 +26,7 @@ EPLB_NEEDS_EP = need(
     when=(is_("eplb_enabled", True),),
     fixable=FixableBy.TOPOLOGY,
 )
+NO_DWDP = need(Reason.TOPOLOGY_UNSUPPORTED, "dwdp_size", Equals(value=1), "turn DWDP off", fixable=FixableBy.FLAG)
 NO_BIAS = need(Reason.BIAS_UNSUPPORTED, "bias", Equals(value=False))
 NO_ROUTER_WEIGHT_ON_INPUT = need(Reason.ROUTING_UNSUPPORTED, "apply_router_weight_on_input", Equals(value=False))
 EVEN_EP = need(
@@ -78,6 +79,8 @@ def gates_of(candidate: MoECandidate) -> tuple[Requirement, ...]:
         taken = SubsetOf(values=activation.constants)
         gates.append(need(Reason.ACTIVATION_UNSUPPORTED, "activation_constant_names", taken))
     gates.append(EPLB_NEEDS_EP if able.supports_eplb else NO_EPLB)
+    if not able.supports_dwdp:
+        gates.append(NO_DWDP)
     if not able.supports_expert_bias:
         gates.append(NO_BIAS)
     if not able.supports_apply_router_weight_on_input:

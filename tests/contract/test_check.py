@@ -36,6 +36,12 @@ def test_contradictions_are_all_found(deployment, facts):
         assert rejection.hint
 
 
+def test_router_weights_go_on_the_input_of_one_expert_only():
+    weighted = PROBLEM.evolve(apply_router_weight_on_input=True)
+    assert [r.fact for r in check(weighted, MoEDeployment())] == ["top_k"]
+    assert check(weighted.evolve(top_k=1), MoEDeployment()) == ()
+
+
 def test_sound_deployments_pass():
     for deployment in (
         MoEDeployment(),

@@ -7,9 +7,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 ORDER = (
-    "contract", "resolve", "registry", "environment", "ingest", "explain", "weights", "activation", "routing",
-    "quantization", "communication", "execution", "reference", "schedule", "balance", "dwdp", "layer", "integrations",
-    "benchmark", "testing", "cli",
+    "contract", "resolve", "registry", "environment", "ingest", "explain", "activation", "routing", "quantization",
+    "weights", "reference", "permutation", "execution", "communication", "schedule", "balance", "dwdp", "bind", "layer",
+    "integrations", "testing", "cli",
 )  # fmt: skip
 PIECES = sorted(p.stem for p in (ROOT / "moe_core").iterdir() if p.suffix == ".py" or (p / "__init__.py").exists())
 
