@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -15,11 +14,12 @@ from moe_core.ingest.columns import at
 from moe_core.ingest.errors import IngestError
 from moe_core.ingest.families import Family, family_of
 from moe_core.ingest.layers import Layers, read_layers
+from moe_core.ingest.overrides import has_no_experts, read_overrides
 from moe_core.ingest.parts import open_config
 from moe_core.ingest.quant.read import read_quant
 from moe_core.ingest.reader import Journal, Reader, show
 from moe_core.ingest.routing import read_routing
-from moe_core.ingest.sizes import Columns, read_shared, read_sizes
+from moe_core.ingest.sizes import Columns, read_shared, read_sizes, read_surroundings
 from moe_core.ingest.source import Loaded, Source, load
 from moe_core.ingest.values import IngestedModel, LayerGroup
 
@@ -39,13 +39,13 @@ def ingest(source: Source) -> IngestedModel:
     family = family_of(reader)
     _refuse(reader, family, loaded.name)
     layers = read_layers(reader, family)
-    columns = _read(reader, layers, family, loaded) if layers.num_target else {}
     _raise(journal, loaded.name)
-    layers = _with_several_experts(layers, columns["num_experts"])
-    if not layers.moe:
+    fields = _fields(reader, layers, family, loaded)
+    _raise(journal, loaded.name)
+    fields = {layer: own for layer, own in fields.items() if (own["num_experts"] or 0) > 1}
+    if not fields:
         _no_moe_layer(reader, layers)
-    _raise(journal, loaded.name)
-    groups = _groups(layers, columns, journal)
+    groups = _groups(layers, fields, journal)
     _raise(journal, loaded.name)
     return IngestedModel(
         name=loaded.name,
@@ -58,14 +58,27 @@ def ingest(source: Source) -> IngestedModel:
     )
 
 
-def _read(reader: Reader, layers: Layers, family: Family | None, loaded: Loaded) -> Columns:
+def _fields(reader: Reader, layers: Layers, family: Family | None, loaded: Loaded) -> dict[int, Columns]:
+    """The fields of the problem of each layer with experts."""
+    model = read_surroundings(reader) | read_quant(reader, layers, family, loaded.quant_file)
+    own = read_overrides(reader, layers)
+    common = _experts(reader, layers, family) if len(own) < len(layers.moe) else {}
+    fields = {}
+    for layer in layers.moe:
+        keys = own.get(layer)
+        if keys is None or not has_no_experts(keys):
+            columns = model | (common if keys is None else _experts(keys, layers, family))
+            fields[layer] = {name: at(column, layer) for name, column in columns.items()}
+    return fields
+
+
+def _experts(reader: Reader, layers: Layers, family: Family | None) -> Columns:
     sizes = read_sizes(reader, layers, family)
     return {
         **sizes,
         **read_shared(reader, layers, family, sizes["intermediate_size"]),
         **read_activation(reader, layers, family),
         **read_routing(reader, layers, family),
-        **read_quant(reader, layers, family, loaded.quant_file),
     }
 
 
@@ -74,13 +87,13 @@ def _refuse(reader: Reader, family: Family | None, name: str) -> None:
     journal = reader.journal
     model = f"model_type {_whole(reader).text(['model_type']) or 'unknown'}"
     count = reader.find(aliases.NUM_EXPERTS, agree=False)
-    if count is None:
+    if count is None and reader.find(["block_configs"]) is None:
         journal.trouble(
             f"no MoE layer: {model} states no number of experts",
             f"one of {', '.join(aliases.NUM_EXPERTS)}, here or in a sub-config such as text_config",
             "a dense model has no MoE layers to resolve",
         )
-    elif count.value in (0, 1):
+    elif count is not None and count.value in (0, 1):
         journal.trouble(f"no MoE layer: {count.path} = {count.value} in {model}", "at least 2 experts")
     elif family is not None and family.refused:
         journal.trouble(f"{model}, which is no MoE problem: {family.refused}", "experts that are gated or plain MLPs")
@@ -95,11 +108,6 @@ def _refuse(reader: Reader, family: Family | None, name: str) -> None:
 def _whole(reader: Reader) -> Reader:
     """A reader of the config as a whole, without the sub-config that holds the experts."""
     return Reader(reader.sections[-1:], reader.journal)
-
-
-def _with_several_experts(layers: Layers, num_experts: Any) -> Layers:
-    """`layers` without those that a list gives fewer than two experts: such a layer is dense."""
-    return replace(layers, moe=tuple(i for i in layers.moe if (at(num_experts, i) or 0) > 1))
 
 
 def _no_moe_layer(reader: Reader, layers: Layers) -> None:
@@ -120,16 +128,15 @@ def _raise(journal: Journal, name: str) -> None:
         raise IngestError(name, tuple(journal.troubles))
 
 
-def _groups(layers: Layers, columns: Columns, journal: Journal) -> tuple[LayerGroup, ...]:
-    """Layers with equal problems, together. Contradictions inside a problem become troubles."""
-    alike: dict[tuple[LayerRole, tuple[Any, ...]], list[int]] = {}
-    for layer in layers.moe:
-        content = tuple(at(column, layer) for column in columns.values())
-        alike.setdefault((layers.role(layer), content), []).append(layer)
+def _groups(layers: Layers, fields: dict[int, Columns], journal: Journal) -> tuple[LayerGroup, ...]:
+    """Layers with equal fields, together. Contradictions inside a problem become troubles."""
+    alike: dict[tuple[LayerRole, tuple[tuple[str, Any], ...]], list[int]] = {}
+    for layer, own in fields.items():
+        alike.setdefault((layers.role(layer), tuple(sorted(own.items()))), []).append(layer)
     groups = []
     for (role, content), indices in alike.items():
         try:
-            problem = MoEProblem(**dict(zip(columns, content, strict=True)))
+            problem = MoEProblem(**dict(content))
         except ValidationError as error:
             for each in error.errors(include_url=False):
                 where = ".".join(map(str, each["loc"]))

@@ -72,7 +72,7 @@ _TABLE: Final[dict[str, Family]] = {
     "mimo_v2_flash": replace(_DEEPSEEK_V3, dense_drafts=True),
     "dots1": replace(_DEEPSEEK_V3, renormalize=False),
     "nemotron_h nemotron_h_puzzle": replace(_DEEPSEEK_V3, activation="relu2", gated=False),
-    "minimax_m2 afmoe hy_v3 laguna lfm2_moe muse_spark inkling2 inkling2_loop": _SIGMOID_BIAS,
+    "minimax_m2 afmoe dots3_note_vision_encoder hy_v3 laguna lfm2_moe muse_spark inkling2 inkling2_loop": _SIGMOID_BIAS,
     "step3p5 step3p7": replace(_SIGMOID_BIAS, dense_drafts=True),
     "minimax_m3": replace(_SIGMOID_BIAS, swiglu_bias=True),
     "flint": Family(scoring="sigmoid"),

@@ -7,14 +7,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from moe_core.ingest import aliases
+from moe_core.ingest.layer_rules import moe_block
 from moe_core.ingest.reader import Journal, Reader, Section
 
 TEXT_PARTS = ("text_config", "llm_config", "language_config", "language_model_config", "thinker_config", "lm_config")
 """Sub-configs of a multimodal model that hold, or lead to, its language model; preferred in this order."""
 OTHER_PARTS = ("vision", "visual", "image", "audio", "speech", "quant", "compression", "draft")
 """What the names of sub-configs contain that never describe the language model."""
-INNER_PARTS = ("ffn_config", "moe_config", "mtp_config")
-"""Sub-configs that describe some layers of the part they are in: aliases reach into them."""
+INNER_PARTS = ("ffn_config", "moe_config", "mtp_config", "per_layer_config")
+"""Sub-configs that describe some layers of the part they are in; they are read with that part."""
 MAX_DEPTH = 3
 
 
@@ -47,4 +48,7 @@ def _may_be_text(name: Any) -> bool:
 
 
 def _has_experts(part: Section) -> bool:
-    return Reader([part], Journal()).find(aliases.NUM_EXPERTS, agree=False) is not None
+    reader = Reader([part], Journal())
+    if reader.find(aliases.NUM_EXPERTS, agree=False) is not None:
+        return True
+    return any(moe_block(block) is not None for block in reader.sequence(["block_configs"]) or ())

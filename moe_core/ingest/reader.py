@@ -27,8 +27,10 @@ class Journal:
             self.notes.append(text)
 
     def trouble(self, found: str, needed: str, hint: str = "") -> None:
-        """Record that the config is wrong."""
-        self.troubles.append(Trouble(found, needed, hint))
+        """Record that the config is wrong, once."""
+        trouble = Trouble(found, needed, hint)
+        if trouble not in self.troubles:
+            self.troubles.append(trouble)
 
     def keys_read(self) -> tuple[KeyRead, ...]:
         """Every key that was present and looked at."""

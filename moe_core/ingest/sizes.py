@@ -9,9 +9,8 @@ from moe_core.contract.vocabulary import DType
 from moe_core.ingest import aliases
 from moe_core.ingest.columns import PerLayer, combine
 from moe_core.ingest.families import Family
-from moe_core.ingest.layer_rules import moe_block
 from moe_core.ingest.layers import Layers
-from moe_core.ingest.reader import Reader, Section
+from moe_core.ingest.reader import Reader
 
 Columns = dict[str, Any]
 """Fields of the problem, each one value for all layers or a :class:`PerLayer`."""
@@ -37,14 +36,16 @@ def read_sizes(reader: Reader, layers: Layers, family: Family | None) -> Columns
     ):
         if not columns[name]:
             reader.journal.trouble(f"no {name}", f"one of {', '.join(keys)}")
-    return columns | {"num_attention_heads": reader.integer(aliases.ATTENTION_HEADS), "dtype_act": _dtype(reader)}
+    return columns
+
+
+def read_surroundings(reader: Reader) -> Columns:
+    """What is said of the model as a whole: the dtype of activations, and the attention heads."""
+    return {"num_attention_heads": reader.integer(aliases.ATTENTION_HEADS), "dtype_act": _dtype(reader)}
 
 
 def read_counts(reader: Reader, keys: Sequence[str], layers: Layers, family: Family | None) -> Any:
-    """A count, or one per layer from a list or from ``block_configs``; ``None`` when no key states it."""
-    by_block = _by_block(reader, keys, layers)
-    if by_block is not None:
-        return by_block
+    """A count, or one per layer from a list; ``None`` when no key states it."""
     counts = reader.counts(keys)
     if not isinstance(counts, tuple):
         return counts
@@ -57,17 +58,6 @@ def read_counts(reader: Reader, keys: Sequence[str], layers: Layers, family: Fam
         f"{len(counts)} values of {keys[0]} or its like", f"one value, or one per layer ({layers.num_target})"
     )
     return None
-
-
-def _by_block(reader: Reader, keys: Sequence[str], layers: Layers) -> PerLayer | None:
-    blocks = reader.sequence(["block_configs"])
-    if blocks is None or len(blocks) != layers.num_target:
-        return None
-    inner = [moe_block(block) or {} for block in blocks]
-    counts = [Reader([Section("", block)], reader.journal).integer(keys) for block in inner]
-    if all(count is None for count in counts):
-        return None
-    return PerLayer(counts + counts[-1:] * layers.num_draft)
 
 
 def read_shared(reader: Reader, layers: Layers, family: Family | None, routed_width: Any) -> Columns:
