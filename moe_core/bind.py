@@ -75,7 +75,7 @@ def check_weights(binding: Binding, weights: ExpertWeights) -> list[str]:
 
 
 def _unrunnable(report: MoEResolutionReport, groups: ParallelGroups | None) -> list[str]:
-    problem, deployment = report.problem, report.deployment
+    deployment = report.deployment
     errors = []
     if report.scheduler_kind is not SchedulerKind.EXTERNAL_COMM:
         errors.append(f"scheduler {report.scheduler_kind}: the layer runs {SchedulerKind.EXTERNAL_COMM} backends")
@@ -86,10 +86,8 @@ def _unrunnable(report: MoEResolutionReport, groups: ParallelGroups | None) -> l
         )
     if deployment.eplb_enabled or deployment.dwdp_size > 1:
         errors.append("the layer moves no experts between ranks: resolve without EPLB and DWDP")
-    if problem.dtype_act is None:
+    if report.problem.dtype_act is None:
         errors.append("dtype_act is unknown; give it in the problem")
-    if problem.apply_router_weight_on_input and problem.top_k != 1:
-        errors.append(f"apply_router_weight_on_input needs top_k 1, found {problem.top_k}")
     for kind in (CandidateKind.BACKEND, CandidateKind.COMMUNICATION):
         winners = {d.winner for d in report.decisions if d.kind is kind}
         if len(winners) > 1:

@@ -32,6 +32,7 @@ class ConfigurableMoE(torch.nn.Module):
         binding: Binding,
         backend: MoEBackend,
         communication: Communication,
+        routing: RoutingConfig,
         *,
         router_bias: torch.Tensor | None,
         routing_table: torch.Tensor | None,
@@ -40,7 +41,7 @@ class ConfigurableMoE(torch.nn.Module):
         self.report = report
         self.backend = backend
         self.communication = communication
-        self.routing = RoutingConfig.of(report.problem)
+        self.routing = routing
         self._hidden_size, self._dtype = binding.hidden_size, binding.dtype
         self._weigh_input = bool(report.problem.apply_router_weight_on_input)
         # They belong to the model's checkpoint, not to the layer's.
@@ -73,6 +74,7 @@ class ConfigurableMoE(torch.nn.Module):
             UnresolvedError: the report has no winner.
             KeyError: no plugin here has the winner.
             BindError: report, weights and machine do not fit; with everything that does not.
+            ValueError: the routing method, the activation or one of its constants is unknown.
         """
         if catalog is None:
             from moe_core.registry import load_catalog
@@ -84,6 +86,7 @@ class ConfigurableMoE(torch.nn.Module):
         )
         errors = check_weights(backend_binding, weights) + _check_router(report, router_bias, routing_table)
         refuse(str(backend_binding.candidate), errors)
+        routing = RoutingConfig.of(report.problem)
         backend: MoEBackend = bind_factory(backend_binding.candidate)(backend_binding)
         backend.prepare(weights)
         # The last step, so that no failure can leave a strategy that other ranks wait for.
@@ -93,6 +96,7 @@ class ConfigurableMoE(torch.nn.Module):
             backend_binding,
             backend,
             communication,
+            routing,
             router_bias=router_bias,
             routing_table=routing_table,
         )
@@ -112,12 +116,12 @@ class ConfigurableMoE(torch.nn.Module):
             input_ids: token ids ``[T]`` or ``[...]``, for a hashed router.
             all_rank_num_tokens: T of every rank, the same on every rank; needed when tokens are exchanged.
         """
-        x_TH = hidden_states.reshape(-1, self._hidden_size)
         if hidden_states.shape[-1] != self._hidden_size or hidden_states.dtype is not self._dtype:
             raise ValueError(
                 f"hidden_states are {list(hidden_states.shape)} of {hidden_states.dtype}, needed "
                 f"[..., {self._hidden_size}] of {self._dtype}"
             )
+        x_TH = hidden_states.reshape(-1, self._hidden_size)
         ids_TK, scales_TK = select_experts(
             self.routing,
             router_logits.reshape(-1, router_logits.shape[-1]),

@@ -88,18 +88,16 @@ def test_several_ranks_need_groups():
         bind(report_for(small_problem(), ep_size=2))
 
 
-@pytest.mark.parametrize(
-    ("problem", "deployment", "message"),
-    [
-        ({"dtype_act": None}, {}, "dtype_act is unknown"),
-        ({"apply_router_weight_on_input": True}, {}, "needs top_k 1, found 3"),
-        ({}, {"dwdp_size": 2}, "resolve without EPLB and DWDP"),
-    ],
-)
-def test_what_the_layer_does_not_run(problem, deployment, message):
-    weights = random_weights(small_problem())
-    with pytest.raises(BindError, match=message):
-        bind(report_for(small_problem(**problem), **deployment), weights)
+def test_an_unknown_element_type():
+    with pytest.raises(BindError, match="dtype_act is unknown"):
+        bind(report_for(small_problem(dtype_act=None)), random_weights(small_problem()))
+
+
+def test_the_layer_moves_no_experts_even_for_a_backend_that_could():
+    able = VANILLA.evolve(capabilities=VANILLA.capabilities.evolve(supports_dwdp=True))
+    catalog = Catalog.of((able, *STRATEGIES))
+    with pytest.raises(BindError, match="resolve without EPLB and DWDP"):
+        bind(report_for(small_problem(), catalog=catalog, dwdp_size=2), catalog=catalog)
 
 
 def test_a_backend_that_moves_tokens_itself():
@@ -114,6 +112,15 @@ def test_unknown_sizes_and_methods():
         bind(report_for(small_problem(hidden_size=None)), weights)
     with pytest.raises(ValueError, match="routing=None"):
         bind(report_for(small_problem(routing=None)), weights)
+
+
+def test_a_strategy_is_made_last_so_that_no_failure_leaves_one_behind():
+    absent = comm_none.CANDIDATES[0].evolve(factory="moe_plugins.absent:Strategy")
+    catalog = Catalog.of((VANILLA, absent))
+    with pytest.raises(ValueError, match="routing=None"):
+        bind(report_for(small_problem(routing=None), catalog=catalog), catalog=catalog)
+    with pytest.raises(BindError, match=r"moe_plugins\.absent:Strategy"):
+        bind(report_for(small_problem(), catalog=catalog), catalog=catalog)
 
 
 def test_every_misfit_of_the_weights_is_told_at_once():

@@ -14,6 +14,7 @@ from moe_core.contract.vocabulary import RoutingMethodType as Method
 from moe_core.execution import TORCH_DTYPE, ParallelGroups
 from moe_core.layer import ConfigurableMoE
 from moe_core.reference import reference_moe
+from moe_core.registry import load_catalog
 from moe_core.resolve import resolve_moe_impl
 from moe_core.routing import route
 from moe_core.testing.numerics import assert_bitwise_equal, assert_close, tolerance_in
@@ -193,8 +194,8 @@ def test_destroying_is_final_and_may_be_repeated():
 
 def test_hidden_states_that_do_not_fit_are_refused():
     layer = Scene(small_problem()).layer()
-    with pytest.raises(ValueError, match=r"\[2, 32\] of torch.bfloat16, needed \[..., 64\] of torch.bfloat16"):
-        layer(torch.zeros(2, 32, dtype=torch.bfloat16), torch.zeros(2, 8))
+    with pytest.raises(ValueError, match=r"\[3, 32\] of torch.bfloat16, needed \[..., 64\] of torch.bfloat16"):
+        layer(torch.zeros(3, 32, dtype=torch.bfloat16), torch.zeros(3, 8))
     with pytest.raises(ValueError, match=r"of torch\.float32, needed"):
         layer(torch.zeros(2, 64), torch.zeros(2, 8))
 
@@ -228,3 +229,10 @@ def answer_on_a_rank(rank):
 @pytest.mark.dist
 def test_ranks_together_answer_as_the_twin():
     run_on_ranks(2, answer_on_a_rank)
+
+
+def test_the_installed_plugins_are_the_default_catalog():
+    problem = small_problem()
+    report = resolve_moe_impl(problem, MoEDeployment(environment=CPU), candidates=load_catalog())
+    with ConfigurableMoE.from_report(report, random_weights(problem)) as layer:
+        assert layer(torch.zeros(2, 64, dtype=torch.bfloat16), torch.zeros(2, 8)).count_nonzero() == 0
