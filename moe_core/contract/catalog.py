@@ -50,8 +50,8 @@ class Catalog:
     @cached_property
     def fingerprint(self) -> str:
         """Digest of what every candidate declares and of what could not be loaded."""
-        parts = [e.candidate.canonical_json() for e in self.entries]
-        parts += [e.canonical_json() for e in self.plugin_errors]
+        parts = [e.candidate.model_dump_json() for e in self.entries]
+        parts += [e.model_dump_json() for e in self.plugin_errors]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
     @cached_property

@@ -69,6 +69,15 @@ class Requirement(Condition):
             text += f" (unless {' and '.join(map(str, self.unless))})"
         return text
 
+    @property
+    def facts(self) -> set[str]:
+        """Every fact that the answer depends on."""
+        named: set[str] = set()
+        for condition in (self, *self.when, *self.unless):
+            other = getattr(condition.test, "times", None) or getattr(condition.test, "fact", None)
+            named |= {condition.fact} if other is None else {condition.fact, other}
+        return named
+
     def met(self, facts: Facts) -> bool | None:
         """Whether the requirement is met, or does not apply; ``None`` when that is unknown."""
         holds = self.holds(facts)

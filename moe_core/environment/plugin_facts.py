@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from moe_core.contract.environment import PluginFact, Scalar
+from moe_core.contract.gates import gates_of
 
 if TYPE_CHECKING:
     from moe_core.contract.catalog import Catalog
@@ -45,8 +46,8 @@ def checked_facts(found: Iterable[Found]) -> tuple[tuple[PluginFact, ...], tuple
 
 def mentioned_facts(catalog: Catalog) -> tuple[str, ...]:
     """The ``package:``, ``feature:`` and ``flag:`` facts that candidates have requirements on, sorted."""
-    conditions = (c for m in catalog.candidates for r in m.requirements for c in (r, *r.when, *r.unless))
-    return tuple(sorted({c.fact for c in conditions if c.fact.startswith(("package:", "feature:", "flag:"))}))
+    named = {fact for candidate in catalog.candidates for gate in gates_of(candidate) for fact in gate.facts}
+    return tuple(sorted(fact for fact in named if fact.startswith(("package:", "feature:", "flag:"))))
 
 
 def _wrong(prefix: str, name: object, value: object) -> str | None:

@@ -13,6 +13,14 @@ from moe_core.contract.predicate import AtLeast, AtMost, MultipleOf, OneOf
 from moe_core.contract.problem import MoEProblem
 from moe_core.contract.requirement import Requirement
 
+SIZED = frozenset(
+    {
+        "ep_size", "tp_size", "dp_size", "use_dp", "attention_tp_size", "parallel_size", "world_size", "num_nodes",
+        "ranks_per_node", "num_experts", "num_slots", "slots_per_rank", "intermediate_size_per_tp", "fc1_rows_per_tp",
+        "intermediate_groups", "weight_bytes", "memory_needed",
+    }
+)  # fmt: skip
+"""Facts that parallel sizes and slots change, or that are compared with them."""
 LARGEST_GROUP = 1024
 SHOWN = 4
 
@@ -40,7 +48,9 @@ def legal_neighbours(rejection: Rejection, problem: MoEProblem, deployment: MoED
     requirement = rejection.requirement
     if requirement is None:
         return ()
-    found = [*_parallel_sizes(requirement, problem, deployment), *_slots(requirement, problem, deployment)]
+    found = []
+    if not SIZED.isdisjoint(requirement.facts):
+        found = [*_parallel_sizes(requirement, problem, deployment), *_slots(requirement, problem, deployment)]
     return tuple(found) or tuple(_nearest(requirement, rejection))
 
 
