@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from moe_core.contract.candidate import MoECandidate
-from moe_core.contract.decision import Decision, Degradation
+from moe_core.contract.decision import Decision, Degradation, RejectedCandidate
 from moe_core.contract.predicate import show
 from moe_core.contract.problem import MoEProblem
 from moe_core.contract.vocabulary import CandidateKind, QuantAlgo
@@ -32,21 +32,18 @@ def step_down(decision: Decision, requested: Selector, winner: MoECandidate) -> 
     if winner in requested:
         return []
     wanted = [c for c in decision.rejected if requested.identities and c.identity in requested.identities]
-    reasons, hints = [], []
-    for candidate in wanted:
-        first = candidate.rejections[0]
-        reasons.append(f"{first.reason.name} {first.fact}: found {show(first.found)}, needed {first.needed}")
-        if first.hint:
-            hints.append(first.hint)
-    return [
-        Degradation(
-            kind=decision.kind,
-            source=requested.text,
-            target=winner.identity,
-            reason="; ".join(dict.fromkeys(reasons)) or "no communication strategy serves it here",
-            hint="; ".join(dict.fromkeys(hints)),
-        )
-    ]
+    reason, hint = _nearest_miss(wanted) if wanted else ("no communication strategy serves it here", "")
+    return [Degradation(kind=decision.kind, source=requested.text, target=winner.identity, reason=reason, hint=hint)]
+
+
+def _nearest_miss(refused: list[RejectedCandidate]) -> tuple[str, str]:
+    """Reason and hint of the candidate that came closest: the report has those of all others."""
+    nearest = min(refused, key=lambda c: (len(c.rejections), c.identity))
+    parts = [f"{r.reason.name} {r.fact}: found {show(r.found)}, needed {r.needed}" for r in nearest.rejections]
+    text = f"{nearest.identity} was refused: {'; '.join(parts)}"
+    if len(refused) > 1:
+        text += f" (the nearest of {len(refused)} refused)"
+    return text, "; ".join(dict.fromkeys(r.hint for r in nearest.rejections if r.hint))
 
 
 def too_late_to_quantize(problem: MoEProblem, strategy: MoECandidate) -> list[Degradation]:
