@@ -14,7 +14,7 @@ from typing import ClassVar
 
 try:
     import pytest
-    from hypothesis import given, settings
+    from hypothesis import Phase, given, settings
     from hypothesis import strategies as st
 except ImportError as error:
     raise ImportError(
@@ -32,7 +32,9 @@ from moe_core.testing.strategies import questions_about, with_less_known
 from moe_core.testing.subject import Subject, load_subjects
 from moe_core.testing.trials import UntriedError, machine_for, trials_of
 
-repeatable = settings(max_examples=40, deadline=None, database=None, derandomize=True)
+repeatable = settings(
+    max_examples=40, deadline=None, database=None, derandomize=True, phases=set(Phase) - {Phase.explain, Phase.reuse}
+)
 
 
 class PluginConformance:

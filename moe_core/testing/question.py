@@ -47,7 +47,7 @@ class Question(NamedTuple):
         """A copy with fields of the environment changed."""
         return self.with_deployment(environment=self.environment.evolve(**changes))
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         """Only what differs from the defaults, as JSON."""
         parts = (("problem", self.problem), ("deployment", self.deployment))
         return " ".join(f"{name}={value.model_dump_json(exclude_defaults=True)}" for name, value in parts)

@@ -135,13 +135,18 @@ def watched() -> Iterator[list[str]]:
 
 
 def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
-    if _traps.watched is not None and event in _HEAVY_EVENTS:
-        _traps.watched.append(f"{event}({arguments[0]!r})")
+    # The library None is the process itself; ctypes opens it when it is imported.
+    if _traps.watched is not None and event in _HEAVY_EVENTS and arguments[:1] != (None,):
+        _traps.watched.append(_shown(event, arguments))
     if not _traps.is_armed:
         return
     kind = _KIND_OF_EVENT.get(event.partition(".")[0])
     if kind is not None:
-        _traps.spring(kind, f"{event}({', '.join(map(repr, arguments[:1]))})")
+        _traps.spring(kind, _shown(event, arguments))
+
+
+def _shown(event: str, arguments: tuple[Any, ...]) -> str:
+    return f"{event}({', '.join(map(repr, arguments[:1]))})"
 
 
 def _on_call(frame: FrameType, event: str, function: Any) -> None:
