@@ -118,7 +118,7 @@ class MoEBackend(Protocol):
         """`x` ``[N, H]`` as the kernels take it, and its scales; zero rows are legal."""
 
     def run_moe(self, context: MoERunContext) -> torch.Tensor:
-        """The weighted sum of this rank's experts per row: ``[N, H]`` in the binding's element type."""
+        """The weighted sum of this rank's experts per row: ``[N, H]`` in the binding's element type; N may be zero."""
 
 
 def bind_factory(candidate: MoECandidate) -> Callable[[Binding], Any]:

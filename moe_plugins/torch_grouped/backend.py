@@ -35,6 +35,8 @@ class GroupedMM:
     def run_moe(self, context: MoERunContext) -> torch.Tensor:
         """The weighted sum of this rank's experts, ``[N, H]``."""
         binding = self._binding
+        if not context.x.shape[0]:
+            return context.x.new_zeros(0, binding.hidden_size)  # the kernels refuse the null pointer of no rows
         order = order_by_expert(context.token_selected_slots, binding.slot_start, binding.slot_end)
         x_RH = _defined(context.x[order.token_R], order)
         h_RG = _defined(_project(x_RH, self._fc1_LGH, self._fc1_bias_LG, order), order)
