@@ -29,7 +29,8 @@ def also_eligible(outcome: Outcome, scope: str) -> Iterator[Section]:
     for decision in outcome.decisions:
         others = decision.alternatives
         if others:
-            title = f"{NAMES[decision.kind]} also eligible ({len(others)}){scope}"
+            eligible = "also eligible" if decision.winner else "eligible"
+            title = f"{NAMES[decision.kind]} {eligible} ({len(others)}){scope}"
             yield Section(title, tuple(Item(_alternative(c, decision.winning)) for c in others))
 
 

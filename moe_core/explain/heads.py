@@ -31,8 +31,8 @@ def head(outcome: Outcome) -> Iterator[Row]:
     for decision in outcome.decisions:
         if decision in failures(outcome.decisions):
             yield Row("failed", words(Span(_failure(decision, report), Tone.BAD)))
-        elif decision.settled and not report.invalid:
-            yield Row(LABELS[decision.kind], _won(decision))
+        elif decision.settled:
+            yield Row("then" if report.invalid else LABELS[decision.kind], _won(decision))
         yield from (Row("note", words(muted(note))) for note in decision.notes)
     if outcome.scope:
         yield Row("for", words(outcome.scope))

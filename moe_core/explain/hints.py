@@ -60,7 +60,9 @@ def hints_of(reports: Iterable[MoEResolutionReport]) -> tuple[Hint, ...]:
         advice_on = cache(lambda rejection, report=report: advice_of(rejection, report))
         for rejection in report.invalid:
             found.setdefault(Advice(rejection.fixable_by, rejection.hint), {})
-        for decision in failures(report.decisions) or report.decisions:
+        # Nothing runs while there is a contradiction, whatever else is tried.
+        decisions = () if report.invalid else failures(report.decisions) or report.decisions
+        for decision in decisions:
             for candidate in decision.rejected:
                 advices = dict.fromkeys(advice_on(rejection) for rejection in candidate.rejections)
                 reasons = 1 if len(advices) == 1 else len(candidate.rejections)

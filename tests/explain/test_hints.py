@@ -1,0 +1,58 @@
+"""Hints: merged, in order of what they change, with legal sizes nearby."""
+
+from moe_core.contract.vocabulary import FixableBy
+from moe_core.explain import explain
+from moe_core.explain.as_text import as_text
+from moe_core.explain.hints import hints_of
+
+
+def by_text(report):
+    return {hint.advice.text: hint for hint in hints_of([report])}
+
+
+def test_a_hint_says_who_would_win_and_which_sizes_are_legal(resolved):
+    hint = by_text(resolved(tp_size=8))["use a smaller tp_size, or EP"]
+    assert hint.wins == ("delta.triton.grouped.fp8_block_scales",)
+    assert hint.advice.fixable_by is FixableBy.TOPOLOGY
+    assert hint.advice.neighbours == ("tp_size 2, 3 or 6", "ep_size 8 instead of tensor parallelism")
+
+
+def test_what_is_behind_the_winner_is_eligible_but_does_not_win(resolved):
+    hint = by_text(resolved(ep_size=8, bans=("omega.torch.loop.any",)))["lift the ban of omega.torch.loop.any"]
+    assert (hint.wins, hint.unlocks) == ((), ("omega.torch.loop.any",))
+
+
+def test_one_of_several_reasons_is_counted(resolved):
+    hint = by_text(resolved(ep_size=8, dp_size=8, backend="ALPHA", allow_degradation=False))["install alpha >= 2.0"]
+    assert (hint.wins, hint.unlocks, hint.helps) == ((), (), ("alpha.cuda.fused.nvfp4",))
+    assert hint.fewest_reasons == 4
+
+
+def test_a_missing_adapter_is_no_hint_and_keeps_others_from_unlocking(resolved):
+    report = resolved(bans=("gamma.cuda.grouped.fp8_block_scales",))
+    hint = by_text(report)["lift the ban of gamma.cuda.grouped.fp8_block_scales"]
+    assert (hint.wins, hint.unlocks, hint.helps) == ((), (), ("gamma.cuda.grouped.fp8_block_scales",))
+    assert "declared only: no installed plugin can run it yet" not in by_text(report)
+
+
+def test_a_failed_decision_is_the_only_one_that_gets_hints(resolved):
+    report = resolved(ep_size=8, dp_size=8, backend="ALPHA", allow_degradation=False)
+    communication = {c.identity for c in report.communication.rejected}
+    assert communication
+    concerned = {i for h in hints_of([report]) for i in (*h.wins, *h.unlocks, *h.helps)}
+    assert concerned
+    assert not concerned & communication
+
+
+def test_equal_hints_of_several_reports_are_one(resolved):
+    once, twice = hints_of([resolved(tp_size=8)]), hints_of([resolved(tp_size=8), resolved(tp_size=8, dp_size=8)])
+    assert len([h for h in twice if h.advice.text == "install beta"]) == 1
+    assert {h.advice for h in once} <= {h.advice for h in twice}
+
+
+def test_hints_are_last_and_short_unless_asked_for(resolved):
+    report = resolved(tp_size=8)
+    short, full = as_text(explain(report)), as_text(explain(report, everything=True))
+    assert short.index("\nhints\n") > short.index("refused")
+    assert "more hint with --all" in short
+    assert "with --all" not in full
