@@ -8,9 +8,10 @@ from moe_core.contract.problem import ActivationConstant
 from moe_core.contract.vocabulary import ActivationType
 from moe_core.ingest import aliases
 from moe_core.ingest.columns import PerLayer
+from moe_core.ingest.errors import show
 from moe_core.ingest.families import Family
 from moe_core.ingest.layers import Layers
-from moe_core.ingest.reader import Reader, show
+from moe_core.ingest.reader import Reader
 from moe_core.ingest.sizes import Columns
 
 _KIND = ActivationType

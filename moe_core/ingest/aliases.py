@@ -67,6 +67,7 @@ SCORING = (
     "moe_score_func",
     "moe_router_score_function",
     "moe_router_activation_func",
+    "moe_router_activation",
     "expert_selection_fn",
 )
 ROUTING_BIAS = (

@@ -11,13 +11,13 @@ from moe_core.contract.vocabulary import LayerRole
 from moe_core.ingest import aliases
 from moe_core.ingest.activation import read_activation
 from moe_core.ingest.columns import at
-from moe_core.ingest.errors import IngestError
+from moe_core.ingest.errors import IngestError, show
 from moe_core.ingest.families import Family, family_of
 from moe_core.ingest.layers import Layers, read_layers
 from moe_core.ingest.overrides import has_no_experts, read_overrides
 from moe_core.ingest.parts import open_config
 from moe_core.ingest.quant.read import read_quant
-from moe_core.ingest.reader import Journal, Reader, show
+from moe_core.ingest.reader import Journal, Reader
 from moe_core.ingest.routing import read_routing
 from moe_core.ingest.sizes import Columns, read_shared, read_sizes, read_surroundings
 from moe_core.ingest.source import Loaded, Source, load
@@ -39,10 +39,9 @@ def ingest(source: Source) -> IngestedModel:
     family = family_of(reader)
     _refuse(reader, family, loaded.name)
     layers = read_layers(reader, family)
-    _raise(journal, loaded.name)
     fields = _fields(reader, layers, family, loaded)
     _raise(journal, loaded.name)
-    fields = {layer: own for layer, own in fields.items() if (own["num_experts"] or 0) > 1}
+    fields = {layer: own for layer, own in fields.items() if own["num_experts"] > 1}
     if not fields:
         _no_moe_layer(reader, layers)
     groups = _groups(layers, fields, journal)
@@ -62,7 +61,7 @@ def _fields(reader: Reader, layers: Layers, family: Family | None, loaded: Loade
     """The fields of the problem of each layer with experts."""
     model = read_surroundings(reader) | read_quant(reader, layers, family, loaded.quant_file)
     own = read_overrides(reader, layers)
-    common = _experts(reader, layers, family) if len(own) < len(layers.moe) else {}
+    common = {} if layers.moe and own.keys() >= set(layers.moe) else _experts(reader, layers, family)
     fields = {}
     for layer in layers.moe:
         keys = own.get(layer)

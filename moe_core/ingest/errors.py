@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import json
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any, NamedTuple
+
+MAX_VALUE_TEXT = 60
 
 
 class Trouble(NamedTuple):
@@ -27,3 +32,17 @@ class IngestError(ValueError):
 
     def __reduce__(self) -> tuple[type[IngestError], tuple[str, tuple[Trouble, ...]]]:
         return type(self), (self.asked, self.troubles)
+
+
+def show(value: Any) -> str:
+    """`value` as JSON, shortened to about `MAX_VALUE_TEXT` characters; a long list says how long it is."""
+    head = value
+    if isinstance(value, (list, tuple)):
+        head = value[:MAX_VALUE_TEXT]
+    elif isinstance(value, Mapping):
+        head = dict(islice(value.items(), MAX_VALUE_TEXT))
+    text = json.dumps(head, default=str, ensure_ascii=False)
+    if len(text) <= MAX_VALUE_TEXT:
+        return text
+    ending = f" ({len(value)} items)" if head is not value else ""
+    return f"{text[:MAX_VALUE_TEXT]}…{ending}"

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from moe_core.ingest import aliases
-from moe_core.ingest.reader import Reader, show
+from moe_core.ingest.errors import show
+from moe_core.ingest.reader import Reader
 
 Flags = tuple[bool | None, ...]
 Rule = Callable[[Reader, int], Flags | None]

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from typing import Any, NamedTuple
 
-from moe_core.ingest.errors import Trouble
+from moe_core.ingest.errors import Trouble, show
 from moe_core.ingest.values import KeyRead
-
-MAX_VALUE_TEXT = 60
 
 
 class Journal:
@@ -139,20 +135,6 @@ class Reader:
 
     def _wrong(self, found: Found, needed: str) -> None:
         self.journal.trouble(f"{found.path} = {show(found.value)}", needed)
-
-
-def show(value: Any) -> str:
-    """`value` as JSON, shortened to about `MAX_VALUE_TEXT` characters; a long list says how long it is."""
-    head = value
-    if isinstance(value, (list, tuple)):
-        head = value[:MAX_VALUE_TEXT]
-    elif isinstance(value, Mapping):
-        head = dict(islice(value.items(), MAX_VALUE_TEXT))
-    text = json.dumps(head, default=str, ensure_ascii=False)
-    if len(text) <= MAX_VALUE_TEXT:
-        return text
-    ending = f" ({len(value)} items)" if head is not value else ""
-    return f"{text[:MAX_VALUE_TEXT]}…{ending}"
 
 
 def _descend(values: Mapping[str, Any], alias: str) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from moe_core.ingest.errors import IngestError, Trouble
+from moe_core.ingest.errors import IngestError, Trouble, show
 
 CONFIG_FILE = "config.json"
 QUANT_FILE = "hf_quant_config.json"
@@ -49,12 +49,16 @@ def load(source: Source) -> Loaded:
 
 
 def _load_path(path: Path, asked: str) -> Loaded:
-    if path.is_dir():
-        file, name = path / CONFIG_FILE, path.resolve().name
-    else:
-        file, name = path, path.resolve().parent.name if path.name == CONFIG_FILE else path.stem
-    if not file.is_file():
-        raise IngestError(asked, (_nothing_there(path, asked),))
+    try:
+        is_folder = path.is_dir()
+    except OSError:  # longer than a path can be
+        is_folder = False
+    file = path / CONFIG_FILE if is_folder else path
+    if not _is_file(file):
+        raise IngestError(show(asked), (_nothing_there(asked, is_folder),))
+    name = path.resolve().name if is_folder else path.stem
+    if not is_folder and path.name == CONFIG_FILE:
+        name = path.resolve().parent.name
     troubles: list[Trouble] = []
     config = _read(file, troubles)
     beside = file.with_name(QUANT_FILE)
@@ -64,13 +68,23 @@ def _load_path(path: Path, asked: str) -> Loaded:
     return Loaded(name, config, quant)
 
 
-def _nothing_there(path: Path, asked: str) -> Trouble:
-    if path.is_dir():
-        return Trouble(f"a folder without {CONFIG_FILE}", f"{CONFIG_FILE} in {asked}")
-    hint = "check the path"
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def _nothing_there(asked: str, is_folder: bool) -> Trouble:
+    needed = f"a {CONFIG_FILE}, or a folder that holds one"
+    if is_folder:
+        return Trouble(f"a folder without {CONFIG_FILE}", needed)
+    if asked.lstrip().startswith("{"):
+        return Trouble("JSON text", needed, "parse it, and give the mapping")
     if asked.count("/") == 1 and not asked.startswith((".", "/", "~")):
         hint = f"if {asked} is the name of a model on a hub, download its {CONFIG_FILE} and give the local path"
-    return Trouble("no such file or folder", f"a {CONFIG_FILE}, or a folder that holds one", hint)
+        return Trouble("no such file or folder", needed, hint)
+    return Trouble("no such file or folder", needed, "check the path")
 
 
 def _read(file: Path, troubles: list[Trouble]) -> Mapping[str, Any] | None:

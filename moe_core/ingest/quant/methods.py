@@ -7,11 +7,12 @@ from typing import Any, Final
 
 from moe_core.contract.problem import canonical_quant
 from moe_core.contract.vocabulary import QuantAlgo
+from moe_core.ingest.errors import show
 from moe_core.ingest.quant.compressed import compressed_tensors, quark
 from moe_core.ingest.quant.formats import UNQUANTIZED, Format, named, unknown
 from moe_core.ingest.quant.modules import Patterns
 from moe_core.ingest.quant.scheme import Scheme, by_format
-from moe_core.ingest.reader import Reader, show
+from moe_core.ingest.reader import Reader
 
 _ALGO = QuantAlgo
 EXCLUDED: Final = ("exclude_modules", "modules_to_not_convert", "ignored_layers", "ignore")
