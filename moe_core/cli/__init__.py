@@ -14,14 +14,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     from moe_core.cli.errors import BadInputError
     from moe_core.cli.output import say, show_json
     from moe_core.cli.parser import parse
-    from moe_core.environment.variables import unknown_variables
 
     arguments = sys.argv[1:] if argv is None else list(argv)
     try:
         command, options = parse(arguments)
         if options.command != "doctor":
-            for warning in unknown_variables(os.environ):
-                say(f"warning: {warning}")
+            _warn()
         return command.run(options)
     except BadInputError as error:
         say(f"error: {error}")
@@ -32,3 +30,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader (head, less) has seen enough; the interpreter would complain when it flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return NONE
+
+
+def _warn() -> None:
+    from moe_core.cli.output import say
+    from moe_core.environment.variables import unknown_variables
+
+    for warning in unknown_variables(os.environ):
+        say(f"warning: {warning}")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
 class BadInputError(Exception):
@@ -20,12 +22,17 @@ def bad_input(asked: str) -> Iterator[None]:
     """
     try:
         yield
-    except ValidationError as error:
-        raise BadInputError(f"{asked}: {'; '.join(_readable(error))}") from error
     except OSError as error:
         raise BadInputError(f"{asked}: {error.strerror or error}: {error.filename}") from error
     except ValueError as error:
-        raise BadInputError(f"{asked}: {error}") from error
+        raise BadInputError(f"{asked}: {_message(error)}") from error
+
+
+def _message(error: ValueError) -> str:
+    # Help and complaints about options need no pydantic, and it is slow to import.
+    from pydantic import ValidationError
+
+    return "; ".join(_readable(error)) if isinstance(error, ValidationError) else str(error)
 
 
 def _readable(error: ValidationError) -> Iterator[str]:

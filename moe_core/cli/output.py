@@ -6,10 +6,10 @@ import json
 import os
 import sys
 from shutil import get_terminal_size
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from moe_core.explain.as_text import as_text
-from moe_core.explain.document import Document
+if TYPE_CHECKING:
+    from moe_core.explain.document import Document
 
 WIDEST = 110
 """Columns beyond which lines of prose become hard to read."""
@@ -19,6 +19,8 @@ def show(document: Document) -> None:
     """Print a document, coloured by rich on a terminal; https://no-color.org is respected."""
     width = min(get_terminal_size().columns, WIDEST)
     if not _colours():
+        from moe_core.explain.as_text import as_text
+
         sys.stdout.write(as_text(document, width))
         return
     # rich is loaded only where it shows: it costs as much as a third of a resolution's imports.

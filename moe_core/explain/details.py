@@ -5,23 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from moe_core.contract.decision import RankedCandidate
-from moe_core.contract.vocabulary import CandidateKind
 from moe_core.explain.document import NO_BREAK, Item, Section, Text, joined, muted, name, words
 from moe_core.explain.heads import adjustment
 from moe_core.explain.hints import Hint
 from moe_core.explain.merge import Refused, RejectedGroup, merge
 from moe_core.explain.outcome import Outcome
-from moe_core.explain.phrases import counted, duration, reason
+from moe_core.explain.phrases import MANY_OF, counted, duration, reason
 
 SHOWN_HINTS = 8
 """Hints of a short explanation of a failure; all of them when asked for."""
-
-
-NAMES = {
-    CandidateKind.BACKEND: "backends",
-    CandidateKind.COMMUNICATION: "communication strategies",
-    CandidateKind.ROUTING: "routing kernels",
-}
 
 
 def also_eligible(outcome: Outcome, scope: str) -> Iterator[Section]:
@@ -30,7 +22,7 @@ def also_eligible(outcome: Outcome, scope: str) -> Iterator[Section]:
         others = decision.alternatives
         if others:
             eligible = "also eligible" if decision.winner else "eligible"
-            title = f"{NAMES[decision.kind]} {eligible} ({len(others)}){scope}"
+            title = f"{MANY_OF[decision.kind]} {eligible} ({len(others)}){scope}"
             yield Section(title, tuple(Item(_alternative(c, decision.winning)) for c in others))
 
 
@@ -51,7 +43,7 @@ def rejected(outcome: Outcome, scope: str, *, every_reason: bool) -> Iterator[Se
     for decision in outcome.decisions:
         if decision.rejected:
             groups = merge(decision.rejected, every_reason=every_reason)
-            title = f"{NAMES[decision.kind]} refused ({len(decision.rejected)}){scope}"
+            title = f"{MANY_OF[decision.kind]} refused ({len(decision.rejected)}){scope}"
             yield Section(title, tuple(map(_in_full if every_reason else _in_short, groups)))
 
 
@@ -62,12 +54,12 @@ def _in_short(group: RejectedGroup) -> Item:
         head = words("would be eligible if an adapter were installed")
     else:
         head = reason(group.reasons[0])
-    return Item((*head, *words(muted(count))), (joined(list(map(_member, group.members))),))
+    return Item((*head, *words(muted(count))), (joined(map(_member, group.members)),))
 
 
 def _in_full(group: RejectedGroup) -> Item:
     """The refused, and under them every reason."""
-    return Item(joined(list(map(_member, group.members))), tuple(map(reason, group.reasons)))
+    return Item(joined(map(_member, group.members)), tuple(map(reason, group.reasons)))
 
 
 def _member(refused: Refused) -> Text:
@@ -96,7 +88,7 @@ def _hint(hint: Hint) -> Item:
     details = [words(f"legal here: {'; '.join(advice.neighbours)}")] if advice.neighbours else []
     for label, identities in (("would win: ", hint.wins), ("makes eligible: ", hint.unlocks)):
         if identities:
-            details.append(words(muted(label), *joined([words(name(i)) for i in identities])))
+            details.append(words(muted(label), *joined(words(name(i)) for i in identities)))
     if hint.helps and not (hint.wins or hint.unlocks):
         details.append(words(muted(f"{_share(hint)} against {_few(hint.helps)}")))
     return Item(words(f"{advice.fixable_by:<9}{advice.text}"), tuple(details))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
@@ -71,7 +72,7 @@ class Table:
     def records(self) -> tuple[Item, ...]:
         """The rows one by one, for a page that is too narrow for them side by side."""
         return tuple(
-            Item(first, (joined([(muted(f"{heading} "), *cell) for heading, cell in named], "; "),))
+            Item(first, (joined(((muted(f"{heading} "), *cell) for heading, cell in named), "; "),))
             for first, *cells in self.rows
             if (named := list(zip(self.headings[1:], cells, strict=True)))
         )
@@ -110,14 +111,10 @@ def plain(text: Text) -> str:
     return "".join(span.text for span in text)
 
 
-def joined(texts: list[Text], separator: str = ", ") -> Text:
+def joined(texts: Iterable[Text], separator: str = ", ") -> Text:
     """Texts one after the other."""
-    parts: list[Span] = []
-    for index, text in enumerate(texts):
-        if index:
-            parts.append(Span(separator))
-        parts += text
-    return tuple(parts)
+    parts = [span for text in texts for span in (Span(separator), *text)]
+    return tuple(parts[1:])
 
 
 def name(identity: str) -> Span:

@@ -11,15 +11,9 @@ from moe_core.contract.request import AUTO
 from moe_core.contract.vocabulary import CandidateKind, SelectedBy
 from moe_core.explain.document import Row, Span, Text, Tone, muted, words
 from moe_core.explain.outcome import Outcome, failures
-from moe_core.explain.phrases import counted, duration, reason
+from moe_core.explain.phrases import ONE_OF, counted, duration, reason
 
 LABELS = {CandidateKind.BACKEND: "winner", CandidateKind.COMMUNICATION: "exchange", CandidateKind.ROUTING: "routing"}
-
-KINDS = {
-    CandidateKind.BACKEND: "backend",
-    CandidateKind.COMMUNICATION: "communication strategy",
-    CandidateKind.ROUTING: "routing kernel",
-}
 
 
 def head(outcome: Outcome) -> Iterator[Row]:
@@ -80,7 +74,7 @@ def _ranked(winner: RankedCandidate, rivals: int, one: str = "one eligible", man
 
 
 def _failure(decision: Decision, report: MoEResolutionReport) -> str:
-    kind = KINDS[decision.kind]
+    kind = ONE_OF[decision.kind]
     if not decision.rejected and not decision.eligible:
         return f"no installed plugin offers a {kind}"
     if decision.requested == AUTO or not decision.eligible:

@@ -9,6 +9,7 @@ from functools import cache
 from moe_core.contract.decision import Decision, RejectedCandidate
 from moe_core.contract.eligibility import Rejection
 from moe_core.contract.report import MoEResolutionReport
+from moe_core.contract.request import AUTO
 from moe_core.contract.vocabulary import FixableBy
 from moe_core.explain.merge import EASIEST_FIRST
 from moe_core.explain.outcome import failures
@@ -73,7 +74,19 @@ def hints_of(reports: Iterable[MoEResolutionReport]) -> tuple[Hint, ...]:
 
 
 def _preferred(candidate: RejectedCandidate, decision: Decision) -> bool:
-    return decision.winning is None or candidate.priority > decision.winning.priority
+    """Whether the candidate would win if it were eligible: what was asked for comes before priority."""
+    winner = decision.winning
+    if winner is None:
+        return True
+    rank = (_asked_for(candidate, decision.requested), candidate.priority)
+    return rank > (winner.in_request, winner.priority)
+
+
+def _asked_for(candidate: RejectedCandidate, requested: str) -> bool:
+    if requested in (AUTO, candidate.family, candidate.identity):
+        return True
+    # A query: segments of an identity, in lower case where a family is in capitals.
+    return requested.islower() and set(requested.split(".")) - {"*"} <= set(candidate.identity.split("."))
 
 
 def _hint(advice: Advice, concerned: dict[str, _Concerned]) -> Hint:

@@ -11,12 +11,8 @@ from moe_core.contract.gates import gates_of
 from moe_core.contract.reasons import MoERejectReason
 from moe_core.contract.vocabulary import CandidateKind
 from moe_core.explain.document import Section, Table, Text, muted, name, words
+from moe_core.explain.phrases import MANY_OF
 
-KINDS = {
-    CandidateKind.BACKEND: "Backends",
-    CandidateKind.COMMUNICATION: "Communication strategies",
-    CandidateKind.ROUTING: "Routing kernels",
-}
 HEADINGS = ("candidate", "family", "priority", "adapter", "SM", "formats", "needs")
 
 
@@ -47,7 +43,7 @@ class Support(Frozen):
 
 def support(catalog: Catalog) -> tuple[Support, ...]:
     """Every candidate, by kind, the most preferred first."""
-    order = list(KINDS)
+    order = list(CandidateKind)
     rows = map(_support, catalog.candidates)
     return tuple(sorted(rows, key=lambda r: (order.index(r.kind), -r.priority, r.identity)))
 
@@ -83,10 +79,10 @@ def support_sections(catalog: Catalog) -> tuple[Section, ...]:
     """The matrix as tables of a document, one per kind."""
     found = support(catalog)
     sections = []
-    for kind, title in KINDS.items():
+    for kind in CandidateKind:
         rows = [(words(name(row.identity)), *map(_cell, row.cells[1:])) for row in found if row.kind is kind]
         if rows:
-            sections.append(Section(f"{title} ({len(rows)})", (Table(HEADINGS, tuple(rows)),)))
+            sections.append(Section(f"{MANY_OF[kind]} ({len(rows)})", (Table(HEADINGS, tuple(rows)),)))
     return tuple(sections)
 
 
@@ -100,11 +96,16 @@ def support_matrix(catalog: Catalog) -> str:
 
 
 def _markdown(rows: tuple[Support, ...]) -> Iterator[str]:
-    for kind, title in KINDS.items():
+    for kind in CandidateKind:
         of_kind = [row for row in rows if row.kind is kind]
         if not of_kind:
             continue
-        yield from (f"## {title}", "", f"| {' | '.join(HEADINGS)} |", f"|{' --- |' * len(HEADINGS)}")
+        yield from (
+            f"## {MANY_OF[kind].capitalize()}",
+            "",
+            f"| {' | '.join(HEADINGS)} |",
+            f"|{' --- |' * len(HEADINGS)}",
+        )
         yield from (f"| `{row.identity}` | {' | '.join(row.cells[1:])} |" for row in of_kind)
         yield ""
         for row in of_kind:

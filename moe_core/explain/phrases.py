@@ -6,7 +6,19 @@ from collections.abc import Iterable, Sequence
 
 from moe_core.contract.eligibility import Rejection
 from moe_core.contract.predicate import show
+from moe_core.contract.vocabulary import CandidateKind
 from moe_core.explain.document import Span, Text, Tone, words
+
+ONE_OF = {
+    CandidateKind.BACKEND: "backend",
+    CandidateKind.COMMUNICATION: "communication strategy",
+    CandidateKind.ROUTING: "routing kernel",
+}
+MANY_OF = {
+    CandidateKind.BACKEND: "backends",
+    CandidateKind.COMMUNICATION: "communication strategies",
+    CandidateKind.ROUTING: "routing kernels",
+}
 
 
 def ranges(numbers: Iterable[int]) -> str:

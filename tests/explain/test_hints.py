@@ -1,5 +1,7 @@
 """Hints: merged, in order of what they change, with legal sizes nearby."""
 
+import pytest
+
 from moe_core.contract.vocabulary import FixableBy
 from moe_core.explain import explain
 from moe_core.explain.as_text import as_text
@@ -20,6 +22,15 @@ def test_a_hint_says_who_would_win_and_which_sizes_are_legal(resolved):
 def test_what_is_behind_the_winner_is_eligible_but_does_not_win(resolved):
     hint = by_text(resolved(ep_size=8, bans=("omega.torch.loop.any",)))["lift the ban of omega.torch.loop.any"]
     assert (hint.wins, hint.unlocks) == ((), ("omega.torch.loop.any",))
+
+
+@pytest.mark.parametrize(
+    ("asked", "wins"),
+    [("auto", True), ("BETA", True), ("beta.cuda", True), ("DELTA", False), ("delta.grouped", False)],
+)
+def test_what_was_not_asked_for_does_not_win(asked, wins, resolved):
+    hint = by_text(resolved(ep_size=8, backend=asked))["install beta"]
+    assert (hint.wins if wins else hint.unlocks) == ("beta.cuda.grouped.fp8_block_scales",)
 
 
 def test_one_of_several_reasons_is_counted(resolved):

@@ -43,4 +43,4 @@ def test_markdown_tables_are_rectangular():
 
 def test_sections_hold_every_candidate_of_their_kind(catalog):
     backends, strategies = support_sections(catalog)
-    assert (backends.title, strategies.title) == ("Backends (8)", "Communication strategies (3)")
+    assert (backends.title, strategies.title) == ("backends (8)", "communication strategies (3)")
