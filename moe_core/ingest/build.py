@@ -15,7 +15,7 @@ from moe_core.ingest.errors import IngestError, show
 from moe_core.ingest.families import Family, family_of
 from moe_core.ingest.layers import Layers, read_layers
 from moe_core.ingest.overrides import has_no_experts, read_overrides
-from moe_core.ingest.parts import open_config
+from moe_core.ingest.parts import has_experts, open_config
 from moe_core.ingest.quant.read import read_quant
 from moe_core.ingest.reader import Journal, Reader
 from moe_core.ingest.routing import read_routing
@@ -86,7 +86,7 @@ def _refuse(reader: Reader, family: Family | None, name: str) -> None:
     journal = reader.journal
     model = f"model_type {_whole(reader).text(['model_type']) or 'unknown'}"
     count = reader.find(aliases.NUM_EXPERTS, agree=False)
-    if count is None and reader.find(["block_configs"]) is None:
+    if not has_experts(reader.sections[0]):
         journal.trouble(
             f"no MoE layer: {model} states no number of experts",
             f"one of {', '.join(aliases.NUM_EXPERTS)}, here or in a sub-config such as text_config",

@@ -21,7 +21,7 @@ MAX_DEPTH = 3
 
 def open_config(config: Mapping[str, Any], journal: Journal) -> Reader:
     """A reader of the part with the experts, which falls back on the parts around it."""
-    with_experts = [chain for chain in _parts(config) if _has_experts(chain[0])]
+    with_experts = [chain for chain in _parts(config) if has_experts(chain[0])]
     for chain in with_experts[1:]:
         journal.note(f"{chain[0].prefix[:-1]} holds experts too; they are not part of the result")
     return Reader(with_experts[0] if with_experts else [Section("", config)], journal)
@@ -47,7 +47,8 @@ def _may_be_text(name: Any) -> bool:
     return isinstance(name, str) and name not in INNER_PARTS and not any(word in name for word in OTHER_PARTS)
 
 
-def _has_experts(part: Section) -> bool:
+def has_experts(part: Section) -> bool:
+    """Whether a part says how many experts there are, for all layers or for one."""
     reader = Reader([part], Journal())
     if reader.find(aliases.NUM_EXPERTS, agree=False) is not None:
         return True

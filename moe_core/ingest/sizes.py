@@ -30,11 +30,12 @@ def read_sizes(reader: Reader, layers: Layers, family: Family | None) -> Columns
         "model_hidden_size": hidden,
     }
     for name, keys in (
+        ("num_experts", aliases.NUM_EXPERTS),
         ("top_k", aliases.TOP_K),
         ("intermediate_size", aliases.EXPERT_WIDTH + aliases.ANY_WIDTH),
         ("hidden_size", aliases.HIDDEN),
     ):
-        if not columns[name]:
+        if columns[name] is None:
             reader.journal.trouble(f"no {name}", f"one of {', '.join(keys)}")
     return columns
 

@@ -1,13 +1,15 @@
 """Every config in ``tests/data/configs``, against what its model is known to be."""
 
+import copy
 import json
+import time
 from pathlib import Path
 
 import pytest
 
 from moe_core.contract.problem import ActivationConstant, MoEProblem
 from moe_core.contract.vocabulary import ActivationType, GroupScore, LayerRole, QuantAlgo, RoutingMethodType
-from moe_core.ingest import IngestError, LayerGroup, ingest
+from moe_core.ingest import IngestedModel, IngestError, LayerGroup, ingest
 
 CONFIGS = Path(__file__).parents[1] / "data" / "configs"
 TARGET, DRAFT = LayerRole.TARGET, LayerRole.DRAFT
@@ -174,6 +176,26 @@ def test_keys_that_were_not_read_do_not_matter(name):
 )
 def test_the_result_names_the_keys_that_it_read(name, path, value):
     assert {key.path: key.value for key in ingest(CONFIGS / name).keys_read}[path] == value
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_result_survives_json_and_leaves_its_source_alone(name):
+    config = json.loads((CONFIGS / name / "config.json").read_text())
+    before = copy.deepcopy(config)
+    model = ingest(config)
+    assert IngestedModel.from_json(model.to_json()) == model
+    assert model == ingest(before)
+    assert config == before
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_reading_a_config_takes_milliseconds(name):
+    def seconds():
+        start = time.process_time()
+        ingest(CONFIGS / name)
+        return time.process_time() - start
+
+    assert min(seconds() for _ in range(5)) < 0.02
 
 
 def test_kv_cache_quantization_is_not_read():

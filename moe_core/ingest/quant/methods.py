@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from moe_core.contract.problem import canonical_quant
@@ -15,7 +15,7 @@ from moe_core.ingest.quant.scheme import Scheme, by_format
 from moe_core.ingest.reader import Reader
 
 _ALGO = QuantAlgo
-EXCLUDED: Final = ("exclude_modules", "modules_to_not_convert", "ignored_layers", "ignore")
+_EXCLUDED: Final = ("exclude_modules", "modules_to_not_convert", "ignored_layers", "ignore")
 _MODELOPT_NAMES: Final = {
     "FP8_PB_WO": _ALGO.FP8_BLOCK_SCALES,
     "FP8_PB_REAL": _ALGO.FP8_BLOCK_SCALES,
@@ -24,9 +24,9 @@ _MODELOPT_NAMES: Final = {
 }
 
 
-def excluded(reader: Reader) -> Patterns:
-    """The modules that a quantization config leaves unquantized."""
-    return Patterns(str(name) for name in reader.sequence(EXCLUDED) or ())
+def excluded(reader: Reader, others: Iterable[str] = ()) -> Patterns:
+    """The modules that a quantization config leaves unquantized, and `others`."""
+    return Patterns([*(str(name) for name in reader.sequence(_EXCLUDED) or ()), *others])
 
 
 def fp8(reader: Reader) -> Scheme:
@@ -43,21 +43,19 @@ def fp8(reader: Reader) -> Scheme:
 
 
 def modelopt(reader: Reader) -> Scheme:
-    """ModelOpt: ``quant_algo``, or for MIXED_PRECISION an algorithm per module."""
+    """ModelOpt: ``quant_algo``, null where only the KV cache is quantized; for MIXED_PRECISION one per module."""
     name = reader.text(["quant_algo"])
-    if name is None:
-        if reader.find(["config_groups"]) is not None:
-            return compressed_tensors(reader)
-        return Scheme()
-    if name.upper() != "MIXED_PRECISION":
+    if name is not None and name.upper() != "MIXED_PRECISION":
         return Scheme(_modelopt_format(name, reader.integer(["group_size"])), excluded=excluded(reader))
     found = reader.find(["quantized_layers"])
-    if found is None or not isinstance(found.value, Mapping):
-        if reader.find(["config_groups"]) is not None:
-            return compressed_tensors(reader)
-        return Scheme(unknown("MIXED_PRECISION without quantized_layers"))
-    modules = [(module, _modelopt_module(entry)) for module, entry in found.value.items()]
-    return Scheme(named=by_format(modules), excluded=excluded(reader))
+    if found is not None and isinstance(found.value, Mapping):
+        modules = [(module, _modelopt_module(entry)) for module, entry in found.value.items()]
+        return Scheme(named=by_format(modules), excluded=excluded(reader))
+    if reader.find(["config_groups"]) is not None:
+        return compressed_tensors(reader)
+    if name is None and "quant_algo" in reader.sections[0].values:
+        return Scheme()
+    return Scheme(unknown("ModelOpt without quant_algo" if name is None else f"{name} without quantized_layers"))
 
 
 def _modelopt_module(entry: Any) -> Format:
@@ -89,9 +87,8 @@ def gptq(reader: Reader) -> Scheme:
     rules = dynamic.value if dynamic is not None and isinstance(dynamic.value, Mapping) else {}
     out = [f"re:{rule[2:]}" for rule in rules if rule.startswith("-:")]
     other = [f"re:{rule.removeprefix('+:')}" for rule in rules if not rule.startswith("-:")]
-    names = [str(name) for name in reader.sequence(EXCLUDED) or ()]
-    mixed = ((Patterns(other), unknown("a rule in dynamic gives the experts settings of their own")),) if other else ()
-    return Scheme(scheme.default, mixed, Patterns(names + out))
+    own = unknown("a rule in dynamic gives the experts settings of their own")
+    return Scheme(scheme.default, ((Patterns(other), own),), excluded(reader, out))
 
 
 def auto_round(reader: Reader) -> Scheme:
@@ -102,8 +99,7 @@ def auto_round(reader: Reader) -> Scheme:
     extra = reader.find(["extra_config"])
     entries = extra.value.items() if extra is not None and isinstance(extra.value, Mapping) else ()
     wide = [name for name, entry in entries if isinstance(entry, Mapping) and (entry.get("bits") or 0) >= 16]
-    names = [str(name) for name in reader.sequence(EXCLUDED) or ()]
-    return Scheme(scheme.default, excluded=Patterns(names + wide))
+    return Scheme(scheme.default, excluded=excluded(reader, wide))
 
 
 def _weight_only(reader: Reader, label: str, algos: Mapping[int, QuantAlgo]) -> Scheme:
@@ -122,16 +118,17 @@ def _always(format_: Format) -> Callable[[Reader], Scheme]:
 METHODS: Final[dict[str, Callable[[Reader], Scheme]]] = {
     "fp8": fp8,
     "modelopt": modelopt,
-    "modelopt_fp4": modelopt,
-    "modelopt_mixed": modelopt,
+    "modelopt-fp4": modelopt,
+    "modelopt-mixed": modelopt,
     "compressed-tensors": compressed_tensors,
     "quark": quark,
     "mxfp4": _always(named(_ALGO.W4A16_MXFP4)),
     "mxfp8": _always(named(_ALGO.MXFP8)),
-    "fbgemm_fp8": _always(Format(_ALGO.FP8_PER_CHANNEL_PER_TOKEN)),
-    "ptpc_fp8": _always(Format(_ALGO.FP8_PER_CHANNEL_PER_TOKEN)),
-    "experts_int8": _always(Format(_ALGO.W8A16)),
+    "fbgemm-fp8": _always(Format(_ALGO.FP8_PER_CHANNEL_PER_TOKEN)),
+    "ptpc-fp8": _always(Format(_ALGO.FP8_PER_CHANNEL_PER_TOKEN)),
+    "experts-int8": _always(Format(_ALGO.W8A16)),
     "awq": awq,
     "gptq": gptq,
     "auto-round": auto_round,
 }
+"""By method, with hyphens."""

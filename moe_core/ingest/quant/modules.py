@@ -26,6 +26,8 @@ _STEMS: Final = (
 _DRAFT_STEMS: Final = ("mtp.layers", "model.mtp.layers", "mtp")
 _BLOCKS: Final = ("mlp", "block_sparse_moe", "feed_forward", "mixer", "ffn", "moe")
 _EXPERTS: Final = "experts"
+_ANYWHERE: Final = tuple((block, _EXPERTS) for block in _BLOCKS)
+_BESIDE_MLP: Final = ((_EXPERTS,), ("moe", _EXPERTS))
 _NAMINGS: Final = (
     ("gate_proj", "up_proj", "down_proj"),
     ("w1", "w2", "w3"),
@@ -65,11 +67,15 @@ class Place:
         own = tuple(f"{stem}.{self.layer}" for stem in _STEMS)
         return own if self.draft is None else own + tuple(f"{stem}.{self.draft}" for stem in _DRAFT_STEMS)
 
+    def experts(self) -> tuple[tuple[str, ...], ...]:
+        """Paths of the experts inside the layer."""
+        return _BESIDE_MLP if self.mlp_beside else _ANYWHERE
+
     def paths(self, projection: str) -> Iterator[tuple[str, ...]]:
-        """Paths of a projection of the first expert inside the layer."""
-        for block in ("", "moe") if self.mlp_beside else _BLOCKS:
-            for expert in ((_EXPERTS, "0"), (_EXPERTS,)):
-                yield (block, *expert, projection) if block else (*expert, projection)
+        """Paths of a projection of the first expert inside the layer, fused with the others or apart."""
+        for experts in self.experts():
+            yield (*experts, "0", projection)
+            yield (*experts, projection)
 
 
 class Patterns:
@@ -149,8 +155,16 @@ class _Wild:
         self._answers: dict[tuple[int, int, str], bool] = {}
 
     def is_about(self, place: Place) -> bool:
-        """Whether the part before the first wildcard fits the layer at `place`."""
-        return any(stem.startswith(self.head) or self.head.startswith(stem) for stem in place.stems())
+        """Whether the part before the first wildcard fits the experts at `place`."""
+        return not self.head or any(
+            self._fits(f"{stem}.{'.'.join(experts)}")
+            for stem in place.stems()
+            if self._fits(stem)
+            for experts in place.experts()
+        )
+
+    def _fits(self, name: str) -> bool:
+        return name.startswith(self.head) or self.head.startswith(name)
 
     def names(self, place: Place, projection: str) -> bool:
         """Whether it names that projection of the first expert at `place`."""
@@ -164,8 +178,8 @@ class _Wild:
         return self._answers[key]
 
     def _match(self, place: Place, projection: str) -> bool:
-        stems = place.stems()
+        stems = [stem for stem in place.stems() if self._fits(stem)]
         if self._any_stem:
-            stems = stems[:1] if place.draft is None else (stems[0], stems[-1])
+            stems = stems[:1] if place.draft is None else [stems[0], stems[-1]]
         names = (f"{stem}.{'.'.join(path)}" for stem in stems for path in place.paths(projection))
         return any(name.startswith(self.head) and self._regex.match(name) for name in names)

@@ -23,7 +23,7 @@ _FILE_PREFIX = QUANT_FILE.removesuffix(".json") + "."
 
 def read_quant(reader: Reader, layers: Layers, family: Family | None, quant_file: Mapping[str, Any] | None) -> Columns:
     """Format and group size per layer. Other quantities in the file (KV cache, attention) are no concern of experts."""
-    scheme = _expert_dtype(reader) or _scheme(reader, quant_file)
+    scheme = _scheme(reader, quant_file)
     formats = [UNQUANTIZED] * layers.total
     for layer in layers.moe:
         draft = layer - layers.num_target if layers.role(layer) is LayerRole.DRAFT else None
@@ -37,6 +37,31 @@ def read_quant(reader: Reader, layers: Layers, family: Family | None, quant_file
     }
 
 
+def _scheme(reader: Reader, quant_file: Mapping[str, Any] | None) -> Scheme:
+    inner = _quantization(reader)
+    if quant_file is not None:
+        beside = _quant_file_reader(quant_file, reader.journal)
+        _check_agreement(beside, inner)
+        if inner is None or beside.find(["quant_algo"]) is not None:
+            return modelopt(beside)
+    method = None if inner is None else _method(inner)
+    if method in (None, "fp8") and (own := _expert_dtype(reader)) is not None:
+        return own
+    if inner is None or not inner.sections[0].values:
+        return Scheme()
+    read = METHODS.get(method or "")
+    return Scheme(unknown(f"quant_method {method}")) if read is None else read(inner)
+
+
+def _method(inner: Reader) -> str | None:
+    method = inner.text(["quant_method"])
+    if method is not None:
+        return method.lower().replace("_", "-")
+    if inner.find(["quant_algo"]) is not None:
+        return "modelopt"
+    return None if inner.find(["config_groups"]) is None else "compressed-tensors"
+
+
 def _expert_dtype(reader: Reader) -> Scheme | None:
     """DeepSeek-V4: ``expert_dtype`` gives the experts a format of their own, beside the FP8 of all else."""
     word = reader.text(aliases.EXPERT_DTYPE)
@@ -46,23 +71,6 @@ def _expert_dtype(reader: Reader) -> Scheme | None:
         note = "expert_dtype fp4: MXFP4 weights, served with MXFP8 activations"
         return Scheme(named(QuantAlgo.W4A8_MXFP4_MXFP8, note=note))
     return Scheme(UNQUANTIZED if word in ("bf16", "bfloat16") else unknown(f"expert_dtype {word}"))
-
-
-def _scheme(reader: Reader, quant_file: Mapping[str, Any] | None) -> Scheme:
-    inner = _quantization(reader)
-    if quant_file is not None:
-        beside = _quant_file_reader(quant_file, reader.journal)
-        _check_agreement(beside, inner)
-        return modelopt(beside)
-    if inner is None or not inner.sections[0].values:
-        return Scheme()
-    method = inner.text(["quant_method"])
-    if method is None and inner.find(["quant_algo"]) is not None:
-        method = "modelopt"
-    if method is None and inner.find(["config_groups"]) is not None:
-        method = "compressed-tensors"
-    read = METHODS.get((method or "").lower().replace("compressed_tensors", "compressed-tensors"))
-    return Scheme(unknown(f"quant_method {method}")) if read is None else read(inner)
 
 
 def _quantization(reader: Reader) -> Reader | None:

@@ -108,7 +108,8 @@ def test_format(quant, algo, group):
         ({"quant_method": "awq", "bits": 3}, "AWQ with 3 bits"),
         ({"quant_method": "gptq", "bits": 2}, "GPTQ with 2 bits"),
         ({"quant_method": "modelopt", "quant_algo": "NVFP3"}, "quant_algo NVFP3"),
-        ({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}, "without quantized_layers"),
+        ({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}, "MIXED_PRECISION without quantized_layers"),
+        ({"quant_method": "modelopt"}, "ModelOpt without quant_algo"),
         ({"quant_method": "compressed-tensors"}, "without config_groups"),
         (compressed(FP4_32, FP4_32), "weights float4 per group of 32, activations float4"),
         (compressed(numbers(8, "channel")), "weights float8 per channel, activations not quantized"),
@@ -246,6 +247,17 @@ def test_the_file_beside_the_config(folder):
 
 def test_the_file_beside_the_config_may_be_flat(folder):
     assert ingest(folder({"quant_algo": "FP8"})).groups[0].problem.quant is ALGO.FP8
+
+
+def test_a_file_about_the_cache_alone_leaves_the_experts_to_the_config(folder):
+    about_the_cache = {"quantization": {"quant_algo": None, "kv_cache_quant_algo": "FP8"}}
+    assert ingest(folder(about_the_cache, FP8_BLOCK)).groups[0].problem.quant is ALGO.FP8_BLOCK_SCALES
+    assert ingest(folder(about_the_cache)).groups[0].problem.quant is ALGO.NONE
+
+
+def test_a_requantized_checkpoint_may_still_have_an_expert_dtype(folder):
+    source = folder({"quantization": {"quant_algo": "NVFP4"}}, FP8_BLOCK | {"expert_dtype": "fp4"})
+    assert ingest(source).groups[0].problem.quant is ALGO.NVFP4
 
 
 def test_the_two_files_must_agree(folder):
