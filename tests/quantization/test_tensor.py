@@ -1,0 +1,109 @@
+"""A quantized matrix behaves as the one that it stands for: shape, experts, shares; and says what does not fit."""
+
+from dataclasses import replace
+from functools import lru_cache
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from moe_core.contract.vocabulary import QuantAlgo
+from moe_core.quantization import Element, QuantizedTensor, dequantized, quantize, weight_format
+from moe_core.quantization.formats import FP8, FP8_BLOCKS, INT4_ROWS, MXFP4, NVFP4
+from moe_core.testing.numerics import assert_bitwise_equal
+
+FORMATS = sorted({weight_format(quant, None) for quant in QuantAlgo} - {None}, key=str)
+
+
+def random(*shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
+
+@lru_cache
+def ragged(format_):
+    """A tensor whose last blocks of rows are smaller, and what it stands for."""
+    tensor = quantize(random(2, 132, 256), format_, zero_points=format_.element is Element.INT4)
+    return tensor, tensor.dequantize()
+
+
+@pytest.mark.parametrize("format_", FORMATS, ids=str)
+def test_has_the_shape_of_what_it_stands_for(format_):
+    tensor = quantize(random(3, 64, 128), format_)
+    assert tensor.shape == (3, 64, 128)
+    assert len(tensor) == 3
+    assert tensor[1].shape == (64, 128)
+    assert_bitwise_equal(tensor[1].dequantize(), tensor.dequantize()[1])
+
+
+@pytest.mark.parametrize("format_", FORMATS, ids=str)
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_a_part_is_the_part_of_what_it_stands_for(format_, data):
+    tensor, whole = ragged(format_)
+    dim = data.draw(st.integers(0, 2))
+    block = 1 if dim == 0 else format_.block[dim - 3] or 2
+    size = tensor.shape[dim]
+    edges = [*range(0, size, block), size]
+    start, end = sorted((data.draw(st.sampled_from(edges)), data.draw(st.sampled_from(edges))))
+    part = tensor.narrow(dim, start, end - start)
+    assert part.misfits(format_, part.shape) == []
+    assert_bitwise_equal(part.dequantize(), whole.narrow(dim, start, end - start))
+
+
+@pytest.mark.parametrize(
+    ("format_", "dim", "start", "length", "message"),
+    [
+        (FP8_BLOCKS, 1, 64, 128, "a cut at 64 of 256"),
+        (FP8_BLOCKS, 2, 0, 130, "a cut at 130 of 256"),
+        (NVFP4, 2, 0, 24, "a cut at 24 of 256"),
+        (INT4_ROWS, 2, 3, 4, r"needed a multiple of 2"),
+    ],
+)
+def test_what_shares_a_scale_or_a_byte_is_not_parted(format_, dim, start, length, message):
+    tensor = quantize(random(2, 256, 256), format_)
+    with pytest.raises(ValueError, match=message):
+        tensor.narrow(dim, start, length)
+
+
+def test_is_rounded_to_another_type_once():
+    tensor = quantize(random(32, 64), NVFP4)
+    assert_bitwise_equal(tensor.dequantize(torch.bfloat16), tensor.dequantize().to(torch.bfloat16))
+    assert_bitwise_equal(dequantized(tensor, torch.float16), tensor.dequantize().to(torch.float16))
+
+
+def test_a_plain_matrix_stands_for_itself():
+    plain = random(4, 4)
+    assert dequantized(plain, torch.float32) is plain
+    assert_bitwise_equal(dequantized(plain, torch.bfloat16), plain.bfloat16())
+
+
+def test_scales_may_be_of_any_float_type():
+    tensor = quantize(random(32, 64), FP8)
+    narrow = replace(tensor, scale=tensor.scale.bfloat16())
+    assert narrow.misfits(FP8, (32, 64)) == []
+    assert_bitwise_equal(narrow.dequantize(), tensor.data.float() * tensor.scale.bfloat16().float())
+
+
+def test_every_misfit_is_told():
+    tensor = QuantizedTensor(
+        NVFP4,
+        data=torch.zeros(2, 8, 32, dtype=torch.int8),
+        scale=torch.zeros(2, 8, 2, dtype=torch.uint8),
+        zero=torch.zeros(1),
+    )
+    assert tensor.misfits(NVFP4, (2, 8, 64)) == [
+        "data: found torch.int8, needed torch.uint8",
+        "scale: found [2, 8, 2], needed [2, 8, 4]",
+        "scale: found torch.uint8, needed torch.float8_e4m3fn",
+        "global_scale: found nothing, needed [2, 1, 1]",
+        "zero: found a tensor, needed nothing",
+    ]
+    assert tensor.misfits(MXFP4, (2, 8, 64)) == [
+        "found e2m1 with e4m3 scales per 1 x 16, needed e2m1 with ue8m0 scales per 1 x 32"
+    ]
+
+
+def test_integers_are_no_scale():
+    tensor = replace(quantize(random(4, 4), FP8), scale=torch.ones(1, 1, dtype=torch.int32))
+    assert tensor.misfits(FP8, (4, 4)) == ["scale: found torch.int32, needed a float type"]
