@@ -20,7 +20,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         command, options = parse(arguments)
         if options.command != "doctor":
             _warn()
-        return command.run(options)
+        status = command.run(options)
+        # Here, so that a closed pipe is met inside the try.
+        sys.stdout.flush()
+        return status
     except BadInputError as error:
         say(f"error: {error}")
         if "--json" in arguments:
