@@ -36,6 +36,10 @@ SPLITS: tuple[dict[str, int], ...] = (
 )
 
 
+class UntriedError(AssertionError):
+    """Nothing was tried, so nothing is proved; the message says why."""
+
+
 @dataclass(frozen=True)
 class BackendTrial:
     """A candidate with a problem that it should compute, random experts, and the twin's answers."""
@@ -150,6 +154,8 @@ def assert_ranks_add_up(trial: BackendTrial) -> None:
     splits = [MoEDeployment(environment=MoEEnvironment(packages=None), **sizes) for sizes in SPLITS]
     sound = [split for split in splits if not check(trial.problem, split)]
     taken = [split for split in sound if can_implement(trial.candidate, trial.problem, split)]
+    if not taken:
+        raise UntriedError(f"{trial.candidate} takes no split of this problem; choose sizes that it can split")
     for split in taken:
         answers = []
         for rank in range(split.world_size):

@@ -24,13 +24,13 @@ except ImportError as error:
 from moe_core.environment import checked_facts
 from moe_core.registry import PluginContractError, plugin_facts
 from moe_core.testing import laws
-from moe_core.testing.backends import CHECKS, BackendTrial
+from moe_core.testing.backends import CHECKS, BackendTrial, UntriedError
 from moe_core.testing.boundary import boundary_cases, typical_question
 from moe_core.testing.isolated import observe, questions_for
 from moe_core.testing.question import UNKNOWABLE, Question, forget, knows_no_more
 from moe_core.testing.strategies import questions_about, with_less_known
 from moe_core.testing.subject import Subject, load_subjects
-from moe_core.testing.trials import UntriedError, machine_for, trials_of
+from moe_core.testing.trials import check_all, machine_for, trials_of
 
 repeatable = settings(
     max_examples=40, deadline=None, database=None, derandomize=True, phases=set(Phase) - {Phase.explain, Phase.reuse}
@@ -120,16 +120,9 @@ class PluginConformance:
     def test_computes_what_it_declares(self, subject: Subject, check: Callable[[BackendTrial], None]) -> None:
         """Its backend keeps each promise of a backend, on this machine and next to the float32 twin."""
         try:
-            trials = self.trials(subject)
+            check_all(check, self.trials(subject))
         except UntriedError as reason:
             pytest.skip(str(reason))
-        for trial in trials:
-            try:
-                check(trial)
-            except AssertionError as error:
-                raise AssertionError(
-                    f"{subject}, {trial.problem.model_dump_json(exclude_defaults=True)}: {error}"
-                ) from error
 
 
 def _subjects_that_load(spec: str) -> tuple[Subject, ...]:

@@ -114,23 +114,22 @@ def _number_edges(test: AtLeast | AtMost | MultipleOf, found: FactValue, bound: 
 
 
 def _version_edges(test: Installed) -> Edges:
-    inside, outside = [], [ABSENT]
+    inside: list[FactValue] = []
+    outside: list[FactValue] = [ABSENT]
     if test.at_least is not None:
         inside.append(test.at_least)
-        outside.append(_just_before(test.at_least))
+        outside += _just_before(test.at_least)
     if test.below is not None:
-        inside.append(_just_before(test.below))
+        inside += _just_before(test.below)
         outside.append(test.below)
     return Edges(tuple(inside) or ("1.0",), tuple(outside))
 
 
-def _just_before(version: str) -> str:
-    """The last release before `version`: ``2.9.9999`` before ``2.10``, ``0.1.9999`` before ``0.2.0``."""
+def _just_before(version: str) -> list[str]:
+    """The last release before `version`, if any: ``2.9.9999`` before ``2.10``, ``0.1.9999`` before ``0.2.0``."""
     from packaging.version import Version
 
     release = list(Version(version).release)
     while release and release[-1] == 0:
         release.pop()
-    if not release:
-        return "0"
-    return ".".join(map(str, [*release[:-1], release[-1] - 1, 9999]))
+    return [".".join(map(str, [*release[:-1], release[-1] - 1, 9999]))] if release else []

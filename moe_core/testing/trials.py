@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 import torch
@@ -16,14 +16,10 @@ from moe_core.contract.vocabulary import CandidateKind, Device, DType, Scheduler
 from moe_core.environment import mentioned_facts, probe
 from moe_core.registry import Registry, plugin_facts
 from moe_core.resolve import can_implement
-from moe_core.testing.backends import BackendTrial
+from moe_core.testing.backends import BackendTrial, UntriedError
 from moe_core.testing.boundary import settled
 from moe_core.testing.problems import ACTIVATIONS, small_problem
 from moe_core.testing.question import Question
-
-
-class UntriedError(Exception):
-    """A candidate cannot be tried here; the message says why."""
 
 
 def machine_for(registry: Registry) -> MoEEnvironment:
@@ -50,6 +46,24 @@ def trials_of(candidate: MoECandidate, machine: MoEEnvironment) -> tuple[Backend
         )
     device = torch.device("cuda" if machine.device is Device.CUDA else "cpu")
     return tuple(BackendTrial(candidate, problem, device) for problem in problems)
+
+
+def check_all(check: Callable[[BackendTrial], None], trials: Iterable[BackendTrial]) -> None:
+    """`check` every trial; what it raises names the problem. Raises :class:`UntriedError` when it proves nothing."""
+    untried: UntriedError | None = None
+    proved = False
+    for trial in trials:
+        try:
+            check(trial)
+        except UntriedError as error:
+            untried = error
+        except Exception as error:
+            error.add_note(f"{trial.candidate}, {trial.problem.model_dump_json(exclude_defaults=True)}")
+            raise
+        else:
+            proved = True
+    if untried is not None and not proved:
+        raise untried
 
 
 def _why_not(candidate: MoECandidate) -> str | None:

@@ -4,10 +4,17 @@ import pytest
 from kit_examples.honest import declaration
 
 from moe_core.contract.candidate import MoEStaticCapability
-from moe_core.contract.declare import divisible, need
+from moe_core.contract.declare import need
 from moe_core.contract.predicate import Equals
 from moe_core.contract.reasons import MoERejectReason as Reason
-from moe_core.testing.backends import CHECKS, BackendTrial
+from moe_core.testing.backends import (
+    CHECKS,
+    BackendTrial,
+    UntriedError,
+    assert_gradients_match_twin,
+    assert_matches_twin,
+    assert_ranks_add_up,
+)
 from moe_core.testing.problems import small_problem
 
 ANY_NUMBER = {"matches_twin", "takes_skew", "foreign_ids_add_zero", "ranks_add_up", "repeats_bitwise"}
@@ -15,6 +22,7 @@ CAUGHT_BY = {
     "Twin": set(),
     "OnePercentOff": ANY_NUMBER,
     "ForgetsTheLastRow": ANY_NUMBER,
+    "WrongElementType": {"matches_twin"},
     "NeedsTokens": {"matches_twin"},
     "SingleExpertCapacity": {"takes_skew"},
     "LeaksForeignRows": {"foreign_ids_add_zero"},
@@ -25,11 +33,15 @@ CAUGHT_BY = {
 }
 
 
-def failed_checks(candidate):
+def trial_of(backend, **changes):
+    return BackendTrial(declaration("tried", factory=f"kit_examples.backends:{backend}", **changes), small_problem())
+
+
+def failed_checks(trial):
     failed = set()
     for check in CHECKS:
         try:
-            check(BackendTrial(candidate, small_problem()))
+            check(trial)
         except AssertionError:
             failed.add(check.__name__.removeprefix("assert_"))
     return failed
@@ -37,18 +49,28 @@ def failed_checks(candidate):
 
 @pytest.mark.parametrize("backend", CAUGHT_BY)
 def test_cheats_are_caught_by_the_checks_that_are_meant_to(backend):
-    assert failed_checks(declaration("tried", factory=f"kit_examples.backends:{backend}")) == CAUGHT_BY[backend]
+    assert failed_checks(trial_of(backend)) == CAUGHT_BY[backend]
 
 
 @pytest.mark.parametrize(
     ("backend", "admitted"), [("Trembles", {"deterministic": False}), ("LoadsOnce", {"reloadable": False})]
 )
 def test_what_a_candidate_admits_is_no_cheat(backend, admitted):
-    candidate = declaration("tried", factory=f"kit_examples.backends:{backend}", capabilities=MoEStaticCapability(**admitted))
-    assert failed_checks(candidate) == set()
+    assert failed_checks(trial_of(backend, capabilities=MoEStaticCapability(**admitted))) == set()
 
 
-def test_a_backend_for_one_rank_has_nothing_to_add_up():
+def test_gradients_that_are_lost_are_caught():
+    assert_gradients_match_twin(trial_of("Twin"))
+    with pytest.raises(AssertionError, match="gradients of"):
+        assert_gradients_match_twin(trial_of("Detached"))
+
+
+def test_a_candidate_without_a_tolerance_cannot_be_tried():
+    with pytest.raises(AssertionError, match="declares no tolerance"):
+        assert_matches_twin(trial_of("Twin", tolerance=None))
+
+
+def test_a_problem_that_cannot_be_split_is_no_proof():
     alone = need(Reason.TOPOLOGY_UNSUPPORTED, "world_size", Equals(value=1))
-    candidate = declaration("tried", factory="kit_examples.backends:ForgetsItsRank", requirements=(alone, divisible("hidden_size")))
-    assert failed_checks(candidate) == set()
+    with pytest.raises(UntriedError, match="choose sizes that it can split"):
+        assert_ranks_add_up(trial_of("ForgetsItsRank", requirements=(alone,)))

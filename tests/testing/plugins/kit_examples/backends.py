@@ -37,6 +37,11 @@ class ForgetsTheLastRow(Twin):
         return y
 
 
+class WrongElementType(Twin):
+    def run_moe(self, context):
+        return super().run_moe(context).float()
+
+
 class NeedsTokens(Twin):
     def run_moe(self, context):
         assert context.x.shape[0] > 0, "no tokens"
@@ -84,3 +89,11 @@ class WritesToItsInput(Twin):
         y = super().run_moe(context)
         context.x.zero_()
         return y
+
+
+class Detached(Twin):
+    """Hides the router's weights from autograd."""
+
+    def run_moe(self, context):
+        scales = context.token_final_scales.detach()
+        return super().run_moe(MoERunContext(context.x, context.token_selected_slots, scales))

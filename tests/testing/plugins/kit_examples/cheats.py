@@ -1,5 +1,6 @@
 """Plugins that break one promise each. Their declarations are light; what they do wrong, they do when asked."""
 
+import contextlib
 import ctypes
 import datetime
 import importlib.metadata
@@ -28,10 +29,8 @@ def touching(touch):
     """Answers as declared, after `touch`; whatever that raises is hidden."""
 
     def answer(candidate, problem, deployment):
-        try:
+        with contextlib.suppress(Exception):
             touch()
-        except Exception:
-            pass
         return can_implement(candidate, problem, deployment)
 
     return answer
