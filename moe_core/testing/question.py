@@ -14,7 +14,7 @@ from moe_core.contract.problem import MoEProblem
 # Where None is no unknown: it stands for a default, or is filled in from other fields.
 _DEFAULTED = {
     "problem": {"quant_group_size"},
-    "deployment": {"num_slots", "parallel_size", "attention_tp_size"},
+    "deployment": {"num_slots", "moe_max_num_tokens", "parallel_size", "attention_tp_size"},
     "environment": {"name"},
 }
 

@@ -165,7 +165,7 @@ def deployments(draw: st.DrawFn, machines: st.SearchStrategy[MoEEnvironment] | N
         locality_domain_requested=draw(st.booleans()),
         dwdp_size=1 if has_eplb or tp > 1 else draw(st.sampled_from([1, 1, 2])),
         max_num_tokens=tokens,
-        moe_max_num_tokens=draw(st.sampled_from([tokens, 4 * tokens])),
+        moe_max_num_tokens=draw(st.sampled_from([None, tokens, -(-tokens // 4)])),
         max_dispatch_tokens=draw(_token_limits()),
         cuda_graph=draw(st.sampled_from(CudaGraphMode)),
         batch_invariant=draw(st.booleans()),
