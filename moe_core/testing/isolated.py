@@ -63,7 +63,8 @@ def observe(spec: str) -> tuple[Observation, Observation]:
             _start(spec, order, hash_seed=str(seed), cwd=cwd)
             for seed, (order, cwd) in enumerate(zip(ORDERS, (None, elsewhere), strict=True))
         ]
-        first, second = (_finish(spec, process) for process in running)
+        outputs = [process.communicate() for process in running]
+    first, second = (_read(spec, process.returncode, *output) for process, output in zip(running, outputs, strict=True))
     return first, second
 
 
@@ -79,9 +80,8 @@ def _start(spec: str, order: str, *, hash_seed: str, cwd: str | None) -> subproc
     )
 
 
-def _finish(spec: str, process: subprocess.Popen[str]) -> Observation:
-    out, error = process.communicate()
-    assert process.returncode == 0, f"{spec} fails in a fresh process:\n{error}"
+def _read(spec: str, status: int, out: str, error: str) -> Observation:
+    assert status == 0, f"{spec} fails in a fresh process:\n{error}"
     found = json.loads(out.splitlines()[-1])
     plugins = {name: Answers(**{**a, "answers": tuple(a["answers"])}) for name, a in found["plugins"].items()}
     return Observation(tuple(found["imported"]), tuple(found["started"]), plugins)

@@ -1,5 +1,10 @@
 """The kit catches every kind of cheat, each by the test that is meant to, and lets the honest pass."""
 
+import os
+import re
+import subprocess
+import sys
+
 import pytest
 
 from moe_core.testing import PluginConformance
@@ -22,8 +27,8 @@ IMPURE = {
     "dice": r"touched randomness: Random.random\(\)",
     "entropy": r"touched randomness: posix.urandom\(\)",
     "unique_id": r"touched randomness: uuid.uuid4\(\)",
-    "file_exists": r"touched file system: posix.stat\(\)",
-    "file_read": "touched file system: open",
+    "file_exists": r"touched files and system: posix.stat\(\)",
+    "file_read": "touched files and system: open",
     "imports": "touched imports: .*kernels_that_nobody_has",
     "finds_spec": r"touched imports: importlib.util.find_spec\(\)",
     "finds_version": r"touched imports: importlib.metadata.version\(\)",
@@ -125,3 +130,29 @@ def test_a_broken_contract_is_caught(plugin, error, message):
     Broken.plugin = f"kit_examples.broken:{plugin}"
     with pytest.raises(error, match=message):
         Broken().test_keeps_the_contract()
+
+
+SUITES = """
+from moe_core.testing import PluginConformance
+
+class TestAbsent(PluginConformance):
+    plugin = "kit_examples.broken:NO_CANDIDATE"
+
+class TestDeclaredOnly(PluginConformance):
+    plugin = "kit_examples.honest:DECLARED_ONLY"
+"""
+
+
+@pytest.mark.slow
+def test_what_pytest_makes_of_it(tmp_path):
+    tmp_path.joinpath("test_suites.py").write_text(SUITES)
+    command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", str(tmp_path)]
+    paths = os.pathsep.join(sys.path)
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
+        check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert "PluginContractError: object: PluginContractError: no hook moe_candidate" in done.stdout
+    assert "example.plain.declared_only.none has no factory: it is declared only" in done.stdout
+    # Skipped: all that needs a plugin where none loads, and the six checks of a backend where there is none.
+    assert re.search(r"^2 failed, 7 passed, 17 skipped in ", done.stdout, re.MULTILINE), done.stdout

@@ -33,8 +33,8 @@ def touch(code):
         ("sorted([1, 2], key=lambda _: time.time())", "touched clock: time.time()"),
         ("random.Random()", "touched randomness"),
         ("pathlib.Path.home().exists()", "touched environment variables: os.environ, 'HOME'"),
-        ("pathlib.Path('/').exists()", "touched file system: posix.stat()"),
-        ("os.getpid()", "touched file system: posix.getpid()"),
+        ("pathlib.Path('/').exists()", "touched files and system: posix.stat()"),
+        ("os.getpid()", "touched files and system: posix.getpid()"),
         ("import decimal", "touched imports: import('decimal')"),
     ],
 )

@@ -40,3 +40,4 @@ class Plugin:
 
 
 PLUGIN = Plugin("honest")
+DECLARED_ONLY = Plugin("declared_only", factory=None)
