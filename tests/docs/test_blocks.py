@@ -1,7 +1,8 @@
 """Everything shown runs: Python blocks, `moe` commands with their exit statuses, and the output under a prompt.
 
 A page is followed from its top: its blocks share a folder and, in Python, their names. Commands stand in a ``bash``
-block whose first word is ``moe``, or after ``$`` in a ``console`` block, where ``…`` stands for what was cut.
+block whose first word is ``moe``, or after ``$`` in a ``console`` block, where ``…`` stands for lines, or a part of a
+line, that are not shown.
 """
 
 import io
@@ -97,9 +98,9 @@ def run_commands(block, monkeypatch):
     steps = re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:] if block.language == "console" else [block.text]
     for step in steps:
         lines = step.replace("\\\n", " ").splitlines()
-        commands, shown = (lines[:1], lines[1:]) if block.language == "console" else (lines, [])
+        commands, shown = (lines[:1], lines[1:]) if block.language == "console" else (lines, None)
         printed = [line for command in commands for line in run_command(command, block, monkeypatch)]
-        if shown:
+        if shown is not None:
             assert_shows(printed, shown, block)
 
 
@@ -124,13 +125,15 @@ def assert_shows(printed, shown, block):
     """Every line shown was printed, in this order; without a cut between them, one right after the other."""
     place, cut = 0, False
     for line in shown:
-        if line.strip() == CUT:
+        if line == CUT:
             cut = True
             continue
+        pattern = re.compile(".*".join(map(re.escape, line.split(CUT))))
         rest = printed[place:] if cut else printed[place : place + 1]
-        assert line in rest, f"{block}: shows {line!r}, printed was\n" + "\n".join(printed)
-        place, cut = place + rest.index(line) + 1, False
-    assert cut or not "".join(printed[place:]), f"{block}: more was printed\n" + "\n".join(printed[place:])
+        skipped = next((i for i, text in enumerate(rest) if pattern.fullmatch(text)), None)
+        assert skipped is not None, f"{block}: shows {line!r}, printed was\n" + "\n".join(printed)
+        place, cut = place + skipped + 1, False
+    assert cut or place == len(printed), f"{block}: more was printed\n" + "\n".join(printed[place:])
 
 
 def test_pages_have_blocks():
