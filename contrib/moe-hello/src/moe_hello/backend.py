@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 
 from moe_core.execution import Binding, MoERunContext
+from moe_core.quantization import Matrix, plain
 from moe_core.weights import ExpertWeights
 
 
@@ -46,7 +47,8 @@ class DenseExperts:
         return torch.einsum("ne,enh->nh", scale_NE.float(), y_ENH).to(self._binding.dtype)
 
 
-def _project(x_ENI: torch.Tensor, weight_EOI: torch.Tensor, bias_EO: torch.Tensor | None) -> torch.Tensor:
+def _project(x_ENI: torch.Tensor, matrix_EOI: Matrix, bias_EO: torch.Tensor | None) -> torch.Tensor:
+    weight_EIO = plain(matrix_EOI).mT
     if bias_EO is None:
-        return torch.bmm(x_ENI, weight_EOI.mT)
-    return torch.baddbmm(bias_EO.unsqueeze(1), x_ENI, weight_EOI.mT)  # the bias is added before rounding
+        return torch.bmm(x_ENI, weight_EIO)
+    return torch.baddbmm(bias_EO.unsqueeze(1), x_ENI, weight_EIO)  # the bias is added before rounding
