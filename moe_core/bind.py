@@ -7,9 +7,11 @@ from typing import Protocol
 import torch
 
 from moe_core.contract.candidate import MoECandidate
+from moe_core.contract.problem import MoEProblem
 from moe_core.contract.report import MoEResolutionReport
 from moe_core.contract.vocabulary import CandidateKind, Device, SchedulerKind
 from moe_core.execution import TORCH_DTYPE, Binding, ParallelGroups, refuse
+from moe_core.quantization import weight_format
 from moe_core.weights import ExpertWeights, misfits
 
 
@@ -57,14 +59,16 @@ def check_weights(binding: Binding, weights: ExpertWeights) -> list[str]:
             hidden_size=binding.hidden_size,
             intermediate_size=binding.intermediate_size,
             gated=binding.activation.kind.is_gated,
+            format_=binding.weight_format,
         )
     )
+    for name, value in weights.given().items():
+        if isinstance(value, torch.Tensor) and value.dtype is not binding.dtype:
+            errors.append(f"{name}: found {value.dtype}, needed {binding.dtype}")
     for name, tensor in weights.tensors().items():
-        if tensor.dtype is not binding.dtype:
-            errors.append(f"{name}: found {tensor.dtype}, needed {binding.dtype}")
         if tensor.device != binding.device:
             errors.append(f"{name}: found on {tensor.device}, needed on {binding.device}")
-    biased = [name for name in weights.tensors() if name.startswith("b")]
+    biased = [name for name in weights.given() if name.startswith("b")]
     if biased and problem.bias is False:
         errors.append(f"{', '.join(biased)}: found a bias, needed none: the problem says bias=False")
     if biased and not binding.candidate.capabilities.supports_expert_bias:
@@ -88,11 +92,23 @@ def _unrunnable(report: MoEResolutionReport, groups: ParallelGroups | None) -> l
         errors.append("the layer moves no experts between ranks: resolve without EPLB and DWDP")
     if report.problem.dtype_act is None:
         errors.append("dtype_act is unknown; give it in the problem")
+    errors += _unreadable(report.problem)
     for kind in (CandidateKind.BACKEND, CandidateKind.COMMUNICATION):
         winners = {d.winner for d in report.decisions if d.kind is kind}
         if len(winners) > 1:
             errors.append(f"the {kind} depends on the token bucket: resolve for one bucket")
     return errors
+
+
+def _unreadable(problem: MoEProblem) -> list[str]:
+    """Why the format of the weights cannot be told."""
+    if problem.quant is None:
+        return ["quant is unknown; give it in the problem"]
+    try:
+        weight_format(problem.quant, problem.quant_group_size)
+    except ValueError as error:
+        return [str(error)]
+    return []
 
 
 def _on(report: MoEResolutionReport, device: torch.device | str | None) -> torch.device:

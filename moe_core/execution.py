@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol, TypeVar, cast
 
 import torch
 from torch.distributed import ProcessGroup
@@ -18,7 +18,10 @@ from moe_core.contract.deployment import MoEDeployment
 from moe_core.contract.partition import expert_partition, expert_start
 from moe_core.contract.problem import MoEProblem
 from moe_core.contract.vocabulary import DType
+from moe_core.quantization import Format, weight_format
 from moe_core.weights import ExpertWeights
+
+Known = TypeVar("Known")
 
 TORCH_DTYPE: Final[Mapping[DType, torch.dtype]] = MappingProxyType({d: getattr(torch, d.value) for d in DType})
 
@@ -101,6 +104,11 @@ class MoERunContext:
     whatever its row of `x` and its weight hold."""
     token_final_scales: torch.Tensor
     """float32 ``[N, K]``."""
+    @cached_property
+    def weight_format(self) -> Format | None:
+        """What the experts' matrices are stored as; ``None`` when they are not quantized."""
+        return weight_format(_known(self.problem.quant, "quant"), self.problem.quant_group_size)
+
     x_sf: torch.Tensor | None = None
     """Scales of a quantized `x`."""
 
@@ -138,7 +146,7 @@ def refuse(what: str, errors: Sequence[str]) -> None:
         raise BindError("\n  ".join([f"cannot bind {what}:", *errors]))
 
 
-def _known(value: int | None, name: str) -> int:
+def _known(value: Known | None, name: str) -> Known:
     if value is None:
         raise BindError(f"{name} is unknown, and a layer cannot be built without it; give it in the problem")
     return value

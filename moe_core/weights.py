@@ -3,40 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import Self
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
 
 import torch
+
+from moe_core.quantization import Format, Matrix, QuantizedTensor
 
 
 @dataclass(frozen=True)
 class ExpertWeights:
     """The experts of one layer, or of one rank's share of it. E experts, H hidden size, I intermediate size.
 
-    An expert computes ``w2 @ activation(w1 @ x + b1, w3 @ x + b3) + b2``.
+    An expert computes ``w2 @ activation(w1 @ x + b1, w3 @ x + b3) + b2``. Matrices are plain or quantized, all alike.
     """
 
-    w1_EIH: torch.Tensor
+    w1_EIH: Matrix
     """Gate; the only FC1 projection when the activation is not gated."""
-    w2_EHI: torch.Tensor
+    w2_EHI: Matrix
     """Down."""
-    w3_EIH: torch.Tensor | None = None
+    w3_EIH: Matrix | None = None
     """Up; ``None`` exactly when the activation is not gated."""
     b1_EI: torch.Tensor | None = None
     b3_EI: torch.Tensor | None = None
     b2_EH: torch.Tensor | None = None
 
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """The tensors that are there, by field name."""
+    def given(self) -> dict[str, Matrix]:
+        """Matrices and biases that are there, by field name."""
         return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The tensors that are there, by field name; those of a quantized matrix as ``w1_EIH.scale``."""
+        found: dict[str, torch.Tensor] = {}
+        for name, value in self.given().items():
+            if isinstance(value, QuantizedTensor):
+                found |= {f"{name}.{part}": tensor for part, tensor in value.tensors().items()}
+            else:
+                found[name] = value
+        return found
 
     def map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Self:
         """A copy with `function` applied to every tensor."""
-        return type(self)(**{name: function(tensor) for name, tensor in self.tensors().items()})
+        return self._each(lambda value: value.map(function) if isinstance(value, QuantizedTensor) else function(value))
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
-        """A copy on `device` in `dtype`."""
-        return self.map(lambda tensor: tensor.to(device=device, dtype=dtype))
+        """A copy on `device`, in `dtype`; quantized matrices keep their format."""
+
+        def moved(value: Matrix) -> Matrix:
+            if isinstance(value, QuantizedTensor):
+                return value.map(lambda tensor: tensor.to(device=device))
+            return value.to(device=device, dtype=dtype)
+
+        return self._each(moved)
 
     def of_slots(self, start: int, end: int) -> Self:
         """Experts ``[start, end)``: the share of an expert-parallel rank."""
@@ -45,32 +63,45 @@ class ExpertWeights:
     def of_tp_rank(self, rank: int, size: int) -> Self:
         """The share of a tensor-parallel rank: rows of w1 and w3, columns of w2; the last may be narrower.
 
-        Outputs of the ranks are summed, so b2 stays with rank 0 alone.
+        Outputs of the ranks are summed, so b2 stays with rank 0 alone. Raises ``ValueError`` if that cuts a block of
+        elements that share a scale.
         """
-        width = -(-self.w1_EIH.shape[1] // size)
-        part = slice(rank * width, (rank + 1) * width)
-        return type(self)(
-            w1_EIH=self.w1_EIH[:, part],
-            w2_EHI=self.w2_EHI[:, :, part],
-            w3_EIH=None if self.w3_EIH is None else self.w3_EIH[:, part],
-            b1_EI=None if self.b1_EI is None else self.b1_EI[:, part],
-            b3_EI=None if self.b3_EI is None else self.b3_EI[:, part],
-            b2_EH=self.b2_EH if rank == 0 else None,
-        )
+        whole = self.w1_EIH.shape[1]
+        width = -(-whole // size)
+        start = min(rank * width, whole)
+        length = min(width, whole - start)
+        share = {"w1_EIH": 1, "w3_EIH": 1, "b1_EI": 1, "b3_EI": 1, "w2_EHI": 2}
+        cut: dict[str, Any] = {
+            name: value.narrow(share[name], start, length) for name, value in self.given().items() if name in share
+        }
+        return replace(self, **cut, b2_EH=self.b2_EH if rank == 0 else None)
+
+    def _each(self, function: Callable[[Matrix], Matrix]) -> Self:
+        changed: dict[str, Any] = {name: function(value) for name, value in self.given().items()}
+        return replace(self, **changed)
 
 
 def misfits(
-    weights: ExpertWeights, *, num_experts: int, hidden_size: int, intermediate_size: int, gated: bool
+    weights: ExpertWeights,
+    *,
+    num_experts: int,
+    hidden_size: int,
+    intermediate_size: int,
+    gated: bool,
+    format_: Format | None = None,
 ) -> tuple[str, ...]:
-    """Everything in which `weights` differ from the given sizes, as lines ``name: found …, needed …``."""
+    """Everything in which `weights` differ from the given sizes, as lines ``name: found …, needed …``.
+
+    `format_` is that of the matrices; ``None``: they are plain.
+    """
     E, I, H = num_experts, intermediate_size, hidden_size  # noqa: E741 - the letters of the shape suffixes
     needed: dict[str, tuple[int, ...]] = {"w1_EIH": (E, I, H), "w2_EHI": (E, H, I), "w3_EIH": (E, I, H)}
     needed |= {"b1_EI": (E, I), "b3_EI": (E, I), "b2_EH": (E, H)}
-    found = weights.tensors()
+    found = weights.given()
     lines = [
-        f"{name}: found {list(tensor.shape)}, needed {list(needed[name])}"
-        for name, tensor in found.items()
-        if tensor.shape != needed[name]
+        line
+        for name, value in found.items()
+        for line in _misfits(name, value, needed[name], format_ if name.startswith("w") else None)
     ]
     if gated and weights.w3_EIH is None:
         lines.append(f"w3_EIH: found nothing, needed {list(needed['w3_EIH'])}: the activation is gated")
@@ -80,3 +111,14 @@ def misfits(
         if not gated and name in found
     ]
     return tuple(lines)
+
+
+def _misfits(name: str, value: Matrix, shape: tuple[int, ...], format_: Format | None) -> list[str]:
+    match value, format_:
+        case QuantizedTensor(), Format():
+            return value.misfits(name, format_, shape)
+        case QuantizedTensor(), None:
+            return [f"{name}: found {value.format}, needed a matrix that is not quantized"]
+        case torch.Tensor(), Format():
+            return [f"{name}: found {value.dtype}, needed {format_}"]
+    return [] if value.shape == shape else [f"{name}: found {list(value.shape)}, needed {list(shape)}"]

@@ -40,7 +40,7 @@ def bind(report, weights=None, catalog=CATALOG, **arguments):
 
 def test_a_report_without_a_winner_gives_its_trail():
     with pytest.raises(UnresolvedError, match="QUANT_UNSUPPORTED"):
-        bind(report_for(small_problem(quant="FP8")))
+        bind(report_for(small_problem(quant="NVFP4", quant_group_size=32)), random_weights(small_problem()))
 
 
 def test_a_winner_that_no_plugin_here_has():
@@ -134,6 +134,40 @@ def test_every_misfit_of_the_weights_is_told_at_once():
         "b1_EI, b3_EI, b2_EH: found a bias, needed none: the problem says bias=False",
     ):
         assert line in text
+
+
+def test_every_misfit_of_quantized_weights_is_told_at_once():
+    weights = random_weights(small_problem(quant="NVFP4", num_experts=4, bias=True), dtype=torch.float32)
+    with pytest.raises(BindError) as caught:
+        bind(report_for(small_problem(quant="NVFP4")), weights)
+    text = str(caught.value)
+    for line in (
+        "w1_EIH.data: found [4, 32, 32], needed [8, 32, 32]",
+        "w1_EIH.scale: found [4, 32, 4], needed [8, 32, 4]",
+        "w2_EHI.global_scale: found [4, 1, 1], needed [8, 1, 1]",
+        "b1_EI: found torch.float32, needed torch.bfloat16",
+        "b1_EI, b3_EI, b2_EH: found a bias, needed none: the problem says bias=False",
+    ):
+        assert line in text
+
+
+def test_plain_weights_for_a_quantized_problem_and_the_reverse():
+    plain, quantized = small_problem(), small_problem(quant="FP8")
+    with pytest.raises(BindError, match=r"w1_EIH: found torch\.bfloat16, needed e4m3 with float scales per all x all"):
+        bind(report_for(quantized), random_weights(plain))
+    with pytest.raises(BindError, match=r"w1_EIH: found e4m3 .*, needed a matrix that is not quantized"):
+        bind(report_for(plain), random_weights(quantized))
+
+
+def test_a_format_that_cannot_be_read():
+    willing = Catalog.of((VANILLA.evolve(requirements=()), *STRATEGIES))
+    for quant, group_size, message in (
+        (None, None, "quant is unknown; give it in the problem"),
+        ("NVFP4", 32, "NVFP4 has groups of 16: found quant_group_size 32"),
+    ):
+        report = report_for(small_problem(quant=quant, quant_group_size=group_size), catalog=willing)
+        with pytest.raises(BindError, match=message):
+            bind(report, random_weights(small_problem()), catalog=willing)
 
 
 def test_a_bias_that_the_backend_would_ignore():

@@ -1,7 +1,10 @@
 """Expert weights: shares of ranks, and shapes that do not fit."""
 
+import pytest
 import torch
 
+from moe_core.contract.vocabulary import QuantAlgo
+from moe_core.quantization import dequantized, weight_format
 from moe_core.testing.numerics import assert_bitwise_equal
 from moe_core.testing.problems import small_problem
 from moe_core.testing.weights import random_weights
@@ -48,6 +51,77 @@ def test_every_misfit_is_told():
 def test_an_activation_that_is_not_gated_has_no_up_half():
     weights = random_weights(small_problem(bias=True))
     assert [line.partition(":")[0] for line in misfits(weights, gated=False, **SIZES)] == ["w3_EIH", "b3_EI"]
+
+
+QUANTIZED = small_problem(quant="NVFP4", bias=True)
+NVFP4 = weight_format(QuantAlgo.NVFP4)
+
+
+def test_parts_of_quantized_matrices_have_names_of_their_own():
+    weights = random_weights(QUANTIZED)
+    assert list(weights.given()) == ["w1_EIH", "w2_EHI", "w3_EIH", "b1_EI", "b3_EI", "b2_EH"]
+    assert list(weights.tensors())[:4] == ["w1_EIH.data", "w1_EIH.scale", "w1_EIH.global_scale", "w2_EHI.data"]
+
+
+def test_quantized_matrices_keep_their_format_in_another_type():
+    moved = random_weights(QUANTIZED).to("cpu", torch.float32)
+    assert moved.b1_EI.dtype is torch.float32
+    assert misfits(moved, gated=True, format_=NVFP4, **SIZES) == ()
+
+
+def test_shares_of_quantized_experts_partition_them():
+    weights = random_weights(QUANTIZED)
+    by_slot = [weights.of_slots(0, 3), weights.of_slots(3, 8)]
+    by_rank = [weights.of_tp_rank(rank, 2) for rank in range(2)]
+    for name, dim in {"w1_EIH": 1, "w3_EIH": 1, "w2_EHI": 2}.items():
+        whole = getattr(weights, name).dequantize()
+        for shares, along in ((by_slot, 0), (by_rank, dim)):
+            parts = [getattr(share, name).dequantize() for share in shares]
+            assert_bitwise_equal(torch.cat(parts, dim=along), whole)
+
+
+def test_a_share_that_would_cut_a_block():
+    with pytest.raises(ValueError, match="a cut at 8 of 32 parts what belongs together in e2m1"):
+        random_weights(QUANTIZED).of_tp_rank(0, 4)
+
+
+def test_every_misfit_of_quantized_experts_is_told():
+    mxfp4, plain = random_weights(small_problem(quant="W4A16_MXFP4")), random_weights(small_problem())
+    narrow = random_weights(small_problem(quant="NVFP4", hidden_size=32))
+    weights = ExpertWeights(w1_EIH=narrow.w1_EIH, w2_EHI=mxfp4.w2_EHI, w3_EIH=plain.w3_EIH)
+    assert misfits(weights, gated=True, format_=NVFP4, **SIZES) == (
+        "w1_EIH.data: found [8, 32, 16], needed [8, 32, 32]",
+        "w1_EIH.scale: found [8, 32, 2], needed [8, 32, 4]",
+        "w2_EHI: found e2m1 with ue8m0 scales per 1 x 32, needed e2m1 with e4m3 scales per 1 x 16",
+        "w3_EIH: found torch.bfloat16, needed e2m1 with e4m3 scales per 1 x 16",
+    )
+    assert misfits(mxfp4, gated=True, **SIZES)[0] == (
+        "w1_EIH: found e2m1 with ue8m0 scales per 1 x 32, needed a matrix that is not quantized"
+    )
+
+
+@pytest.mark.parametrize("quant", QuantAlgo)
+def test_random_weights_are_in_the_format_of_the_problem(quant):
+    sizes = {"num_experts": 2, "hidden_size": 128, "intermediate_size": 256}
+    problem = small_problem(quant=quant, top_k=1, bias=True, **sizes)
+    weights = random_weights(problem)
+    assert misfits(weights, gated=True, format_=weight_format(quant), **sizes) == ()
+    assert weights.b1_EI.dtype is torch.bfloat16
+    plain = random_weights(problem.evolve(quant="NONE"), dtype=torch.float32)
+    error = dequantized(weights.w2_EHI, torch.float32) - plain.w2_EHI
+    assert error.norm() < 0.2 * plain.w2_EHI.norm()
+
+
+@pytest.mark.parametrize(("quant", "has_zero_points"), [("W4A16_AWQ", True), ("W4A16_GPTQ", False)])
+def test_random_weights_of_awq_have_zero_points(quant, has_zero_points):
+    weights = random_weights(small_problem(quant=quant, hidden_size=128, intermediate_size=128))
+    assert (weights.w1_EIH.zero is not None) is has_zero_points
+
+
+@pytest.mark.parametrize("unknown", ["quant", "num_experts", "hidden_size", "activation"])
+def test_random_weights_of_an_unknown_problem(unknown):
+    with pytest.raises(ValueError, match="random weights need quant, num_experts"):
+        random_weights(small_problem().evolve(**{unknown: None}))
 
 
 def test_random_weights_repeat_for_a_seed_and_have_the_asked_scale():

@@ -5,11 +5,12 @@ from moe_core.quantization.formats import Format, ScaleType, input_format, weigh
 from moe_core.quantization.fp8 import resmoothed
 from moe_core.quantization.layouts import ScaleLayout, swizzle, unswizzle
 from moe_core.quantization.quantizer import quantize
-from moe_core.quantization.tensor import Matrix, QuantizedTensor, dequantized
+from moe_core.quantization.tensor import Matrix, QuantizedTensor, dequantized, plain
 
 __all__ = [
     "quantize",
     "dequantized",
+    "plain",
     "QuantizedTensor",
     "Matrix",
     "Format",

@@ -85,13 +85,13 @@ class QuantizedTensor:
             values = values * self.global_scale.float()
         return values.to(dtype)
 
-    def misfits(self, format_: Format, shape: Sequence[int]) -> list[str]:
-        """Everything that makes it no matrix of `shape` in `format_`, as ``part: found …, needed …``."""
+    def misfits(self, name: str, format_: Format, shape: Sequence[int]) -> list[str]:
+        """Everything that makes `name` no matrix of `shape` in `format_`, as ``name.part: found …, needed …``."""
         if self.format != format_:
-            return [f"found {self.format}, needed {format_}"]
+            return [f"{name}: found {self.format}, needed {format_}"]
         needed, found = format_.parts(shape), self.tensors()
-        lines = [f"{name}: {line}" for name, part in needed.items() for line in part.misfits(found.get(name))]
-        return lines + [f"{name}: found a tensor, needed nothing" for name in found if name not in needed]
+        lines = [f"{name}.{part}: {line}" for part in needed for line in needed[part].misfits(found.get(part))]
+        return lines + [f"{name}.{part}: found a tensor, needed nothing" for part in found if part not in needed]
 
 
 Matrix: TypeAlias = torch.Tensor | QuantizedTensor
@@ -101,3 +101,10 @@ Matrix: TypeAlias = torch.Tensor | QuantizedTensor
 def dequantized(matrix: Matrix, dtype: torch.dtype) -> torch.Tensor:
     """The values of `matrix` in `dtype`; a plain one of that type is not copied."""
     return matrix.dequantize(dtype) if isinstance(matrix, QuantizedTensor) else matrix.to(dtype)
+
+
+def plain(matrix: Matrix) -> torch.Tensor:
+    """`matrix`, for code that takes no quantized one; raises ``TypeError`` if it is."""
+    if isinstance(matrix, QuantizedTensor):
+        raise TypeError(f"found {matrix.format}, needed a matrix that is not quantized")
+    return matrix

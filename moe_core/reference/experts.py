@@ -7,6 +7,7 @@ from torch.nn.functional import linear
 
 from moe_core.activation import Activation
 from moe_core.contract.problem import MoEProblem
+from moe_core.quantization import Matrix, dequantized
 from moe_core.weights import ExpertWeights
 
 
@@ -19,10 +20,11 @@ def reference_moe(
 ) -> torch.Tensor:
     """``y[t] = sum_k weights[t, k] * expert[ids[t, k]](x[t])``, float32 ``[T, H]``, from inputs of any float type.
 
+    Quantized matrices are dequantized, an expert at a time. `x_TH` is not quantized whatever the format, and neither is
+    the activation's output: the error of a backend that does so is part of the tolerance that it declares.
     An id that names none of the experts of `weights` contributes exactly zero, whatever its row and weight hold.
     """
     activation = Activation.of(problem)
-    weights = weights.to(dtype=torch.float32)
     y_TH = torch.zeros_like(x_TH, dtype=torch.float32)
     for expert in range(len(weights.w1_EIH)):
         is_chosen_TK = ids_TK == expert
@@ -39,8 +41,8 @@ def reference_moe(
 
 
 def _expert(x_RH: torch.Tensor, weights: ExpertWeights, expert: int, activation: Activation) -> torch.Tensor:
-    def project(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        return linear(x, weight[expert], None if bias is None else bias[expert])
+    def project(x: torch.Tensor, weight: Matrix, bias: torch.Tensor | None) -> torch.Tensor:
+        return linear(x, dequantized(weight[expert], x.dtype), None if bias is None else bias[expert].float())
 
     gate_RI = project(x_RH, weights.w1_EIH, weights.b1_EI)
     up_RI = None if weights.w3_EIH is None else project(x_RH, weights.w3_EIH, weights.b3_EI)

@@ -12,7 +12,7 @@ from moe_core.contract.deployment import MoEDeployment
 from moe_core.contract.environment import MoEEnvironment
 from moe_core.contract.predicate import show
 from moe_core.contract.problem import MoEProblem
-from moe_core.contract.vocabulary import CandidateKind, Device, DType, SchedulerKind
+from moe_core.contract.vocabulary import CandidateKind, Device, DType, QuantAlgo, SchedulerKind
 from moe_core.environment import mentioned_facts, probe
 from moe_core.registry import Registry, plugin_facts
 from moe_core.resolve import can_implement
@@ -28,7 +28,7 @@ def machine_for(registry: Registry) -> MoEEnvironment:
 
 
 def trials_of(candidate: MoECandidate, machine: MoEEnvironment) -> tuple[BackendTrial, ...]:
-    """A trial per activation, element type and odd size that `candidate` takes on `machine`, moved to its limits.
+    """A trial per activation, element type, odd size and format that `candidate` takes on `machine`, at its limits.
 
     Raises :class:`UntriedError` when there is none.
     """
@@ -41,7 +41,7 @@ def trials_of(candidate: MoECandidate, machine: MoEEnvironment) -> tuple[Backend
     if not problems:
         reasons = can_implement(candidate, small_problem(), place).rejections
         raise UntriedError(
-            f"{candidate} computes no small unquantized problem here: "
+            f"{candidate} computes no small problem here; of an unquantized one "
             + "; ".join(f"{r.fact} is {show(r.found)}, needed {r.needed}" for r in reasons)
         )
     device = torch.device("cuda" if machine.device is Device.CUDA else "cpu")
@@ -82,6 +82,10 @@ def _problems() -> Iterator[MoEProblem]:
     for dtype in (DType.FLOAT16, DType.FLOAT32):
         yield small_problem(dtype_act=dtype)
     yield small_problem(hidden_size=40, intermediate_size=24, num_experts=5, top_k=1)
+    for quant in QuantAlgo:
+        if quant is not QuantAlgo.NONE:
+            # Two of the widest groups, so that tensor parallelism can part them.
+            yield small_problem(quant=quant, hidden_size=256, intermediate_size=256, num_experts=4, top_k=2)
 
 
 def _is_same_kind(problem: MoEProblem, place: MoEDeployment, question: Question) -> bool:

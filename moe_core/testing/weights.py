@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 
 from moe_core.contract.problem import MoEProblem
+from moe_core.contract.vocabulary import QuantAlgo
+from moe_core.quantization import Matrix, quantize, weight_format
 from moe_core.weights import ExpertWeights
 
 
@@ -19,24 +21,33 @@ def random_weights(
     """All experts of `problem`, normally distributed, the same for a seed on any device.
 
     A matrix has standard deviation `scale`; by default the inverse root of its input width, which keeps activations
-    of order one. Raises ``ValueError`` when a size is unknown.
+    of order one. It is in `dtype`, or in the problem's format, AWQ's with zero points. Raises ``ValueError`` when the
+    format or a size is unknown.
     """
     E, H, I = problem.num_experts, problem.hidden_size, problem.intermediate_size  # noqa: E741 - shape letters
-    if E is None or H is None or I is None or problem.is_gated is None:
-        raise ValueError("random weights need num_experts, hidden_size, intermediate_size and activation")
+    if E is None or H is None or I is None or problem.is_gated is None or problem.quant is None:
+        raise ValueError("random weights need quant, num_experts, hidden_size, intermediate_size and activation")
+    format_ = weight_format(problem.quant, problem.quant_group_size)
     generator = torch.Generator().manual_seed(seed)
 
     def draw(*shape: int) -> torch.Tensor:
         deviation = shape[-1] ** -0.5 if scale is None else scale
-        return (torch.randn(shape, generator=generator) * deviation).to(device=device, dtype=dtype)
+        return torch.randn(shape, generator=generator) * deviation
+
+    def matrix(*shape: int) -> Matrix:
+        drawn = draw(*shape)
+        if format_ is None:
+            return drawn.to(device=device, dtype=dtype)
+        quantized = quantize(drawn, format_, zero_points=problem.quant is QuantAlgo.W4A16_AWQ)
+        return quantized.map(lambda part: part.to(device=device))
 
     def bias(width: int) -> torch.Tensor | None:
-        return draw(E, width) if problem.bias else None
+        return draw(E, width).to(device=device, dtype=dtype) if problem.bias else None
 
     return ExpertWeights(
-        w1_EIH=draw(E, I, H),
-        w2_EHI=draw(E, H, I),
-        w3_EIH=draw(E, I, H) if problem.is_gated else None,
+        w1_EIH=matrix(E, I, H),
+        w2_EHI=matrix(E, H, I),
+        w3_EIH=matrix(E, I, H) if problem.is_gated else None,
         b1_EI=bias(I),
         b3_EI=bias(I) if problem.is_gated else None,
         b2_EH=bias(H),

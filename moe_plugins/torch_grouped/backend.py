@@ -7,6 +7,7 @@ from torch.nn.functional import grouped_mm
 
 from moe_core.execution import Binding, MoERunContext
 from moe_core.permutation import ExpertOrder, order_by_expert, weighted_sum
+from moe_core.quantization import plain
 from moe_core.weights import ExpertWeights
 
 
@@ -23,9 +24,9 @@ class GroupedMM:
 
     def prepare(self, weights: ExpertWeights) -> None:
         """Join gate and up."""
-        self._fc1_LGH = _joined(weights.w1_EIH, weights.w3_EIH)
+        self._fc1_LGH = _joined(plain(weights.w1_EIH), None if weights.w3_EIH is None else plain(weights.w3_EIH))
         self._fc1_bias_LG = None if weights.b1_EI is None else _joined(weights.b1_EI, weights.b3_EI)
-        self._fc2_LHI = weights.w2_EHI
+        self._fc2_LHI = plain(weights.w2_EHI)
         self._fc2_bias_LH = weights.b2_EH
 
     def quantize_input(self, x: torch.Tensor) -> tuple[torch.Tensor, None]:

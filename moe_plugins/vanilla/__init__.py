@@ -1,20 +1,54 @@
 """The reference loop: one expert after another in plain torch. Runs everywhere, is fast nowhere, never degrades."""
 
 from moe_core.contract.candidate import MoEActivationSupport, MoECandidate, MoEStaticCapability
-from moe_core.contract.declare import dtype_in, no_smart_router, quant_in
+from moe_core.contract.declare import (
+    Equals,
+    Reason,
+    divisible,
+    dtype_in,
+    isnt,
+    need,
+    no_smart_router,
+    one_of,
+    quant_in,
+    whole_groups,
+)
+from moe_core.contract.requirement import Requirement
 from moe_core.contract.vocabulary import ActivationType, CandidateKind, DType, QuantAlgo
+
+GROUPS_OF_16 = (QuantAlgo.NVFP4, QuantAlgo.W4A16_NVFP4)
+MXFP4 = (QuantAlgo.W4A16_MXFP4, QuantAlgo.W4A8_MXFP4_FP8, QuantAlgo.W4A8_MXFP4_MXFP8)
+GROUPS_OF_32 = (QuantAlgo.W4A8_NVFP4_FP8, QuantAlgo.MXFP8, *MXFP4)
+INTEGER_GROUPS = (QuantAlgo.W4A16_AWQ, QuantAlgo.W4A16_GPTQ, QuantAlgo.W4A8_AWQ, QuantAlgo.W4A8_CUSTOM)
+GROUPED = (QuantAlgo.FP8_BLOCK_SCALES, *GROUPS_OF_16, *GROUPS_OF_32, *INTEGER_GROUPS)
+FOUR_BITS = (*GROUPS_OF_16, QuantAlgo.W4A8_NVFP4_FP8, *MXFP4, *INTEGER_GROUPS, QuantAlgo.W4A16)
+
+
+def _groups_of(size: int, *quants: QuantAlgo) -> Requirement:
+    return need(Reason.QUANT_UNSUPPORTED, "quant_group_size", Equals(value=size), when=(one_of("quant", *quants),))
+
+
+def _whole_bytes(fact: str) -> Requirement:
+    return divisible(fact, 2, when=(one_of("quant", *FOUR_BITS),), hint="two codes share a byte")
+
 
 CANDIDATES = (
     MoECandidate(
         identity="moe_core.torch.reference_loop.any",
         kind=CandidateKind.BACKEND,
         family="VANILLA",
-        title="one expert after another, plain torch, any device",
+        title="one expert after another, dequantized as it comes, plain torch, any device",
         priority=100,
         factory="moe_plugins.vanilla.backend:ReferenceLoop",
         requirements=(
-            quant_in(QuantAlgo.NONE),
+            quant_in(*QuantAlgo),
             dtype_in(DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16),
+            _groups_of(16, *GROUPS_OF_16),
+            _groups_of(32, *GROUPS_OF_32),
+            _groups_of(128, QuantAlgo.FP8_BLOCK_SCALES),
+            _whole_bytes("hidden_size"),
+            _whole_bytes("intermediate_size_per_tp"),
+            whole_groups(when=(one_of("quant", *GROUPED), isnt("tp_size", 1))),
             no_smart_router(),
         ),
         capabilities=MoEStaticCapability(

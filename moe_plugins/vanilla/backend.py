@@ -9,6 +9,7 @@ from torch.nn.functional import linear
 
 from moe_core.execution import Binding, MoERunContext
 from moe_core.permutation import order_by_expert, weighted_sum
+from moe_core.quantization import Matrix, dequantized
 from moe_core.weights import ExpertWeights
 
 
@@ -43,9 +44,11 @@ class ReferenceLoop:
 
     def _expert(self, slot: int, x_RH: torch.Tensor) -> torch.Tensor:
         w = self._weights
-        gate_RI = linear(x_RH, w.w1_EIH[slot], None if w.b1_EI is None else w.b1_EI[slot])
-        up_RI = None
-        if w.w3_EIH is not None:
-            up_RI = linear(x_RH, w.w3_EIH[slot], None if w.b3_EI is None else w.b3_EI[slot])
-        a_RI = self._binding.activation(gate_RI, up_RI)
-        return linear(a_RI, w.w2_EHI[slot], None if w.b2_EH is None else w.b2_EH[slot])
+        gate_RI = _project(x_RH, slot, w.w1_EIH, w.b1_EI)
+        up_RI = None if w.w3_EIH is None else _project(x_RH, slot, w.w3_EIH, w.b3_EI)
+        return _project(self._binding.activation(gate_RI, up_RI), slot, w.w2_EHI, w.b2_EH)
+
+
+def _project(x_RK: torch.Tensor, slot: int, weight_LNK: Matrix, bias_LN: torch.Tensor | None) -> torch.Tensor:
+    # Only the matrix at hand is dequantized: a whole layer would be several times the memory that was declared.
+    return linear(x_RK, dequantized(weight_LNK[slot], x_RK.dtype), None if bias_LN is None else bias_LN[slot])

@@ -31,7 +31,7 @@ def scales_of(tensor):
 def test_the_error_is_half_a_step_of_the_code(format_, rows, columns, magnitude, seed):
     x = random(rows, columns, seed=seed, scale=magnitude)
     quantized = quantize(x, format_)
-    assert quantized.misfits(format_, x.shape) == []
+    assert quantized.misfits("w", format_, x.shape) == []
     # The quotient of the scale is rounded as well.
     bound = torch.maximum(x.abs() * HALF_STEP, scales_of(quantized) * HALF_SUBNORMAL) * (1 + 1e-5)
     assert ((quantized.dequantize() - x).abs() <= bound).all()
@@ -85,7 +85,7 @@ def test_only_a_scale_per_matrix_can_be_static(format_):
 def test_no_rows_are_legal_inputs():
     for format_ in (FP8, FP8_ROWS, FP8_GROUPS):
         quantized = quantize(torch.zeros(0, 256), format_)
-        assert quantized.misfits(format_, (0, 256)) == []
+        assert quantized.misfits("w", format_, (0, 256)) == []
 
 
 def test_a_nan_is_not_lost():

@@ -22,7 +22,7 @@ def random(*shape, seed=0, scale=1.0):
 def test_the_error_is_half_a_scale_and_codes_come_back(format_, rows, columns, magnitude, seed):
     x = random(rows, columns, seed=seed, scale=magnitude)
     quantized = quantize(x, format_)
-    assert quantized.misfits(format_, x.shape) == []
+    assert quantized.misfits("w", format_, x.shape) == []
     scale = quantized.scale.repeat_interleave(format_.block[1] or columns, dim=1)[:, :columns]
     assert ((quantized.dequantize() - x).abs() <= 0.5 * scale * (1 + 1e-5)).all()
     assert_bitwise_equal(quantize(quantized.dequantize(), format_).data, quantized.data)
@@ -33,7 +33,7 @@ def test_the_error_is_half_a_scale_and_codes_come_back(format_, rows, columns, m
 def test_with_zero_points_the_error_is_one_scale(rows, columns, offset, seed):
     x = random(rows, columns, seed=seed) + offset
     quantized = quantize(x, GROUPS, zero_points=True)
-    assert quantized.misfits(GROUPS, x.shape) == []
+    assert quantized.misfits("w", GROUPS, x.shape) == []
     scale = quantized.scale.repeat_interleave(32, dim=1)[:, :columns]
     assert ((quantized.dequantize() - x).abs() <= scale * (1 + 1e-5)).all()
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moe_core.contract.vocabulary import QuantAlgo
-from moe_core.quantization import Element, QuantizedTensor, dequantized, quantize, weight_format
+from moe_core.quantization import Element, QuantizedTensor, dequantized, plain, quantize, weight_format
 from moe_core.quantization.formats import FP8, FP8_BLOCKS, INT4_ROWS, MXFP4, NVFP4
 from moe_core.testing.numerics import assert_bitwise_equal
 
@@ -47,7 +47,7 @@ def test_a_part_is_the_part_of_what_it_stands_for(format_, data):
     edges = [*range(0, size, block), size]
     start, end = sorted((data.draw(st.sampled_from(edges)), data.draw(st.sampled_from(edges))))
     part = tensor.narrow(dim, start, end - start)
-    assert part.misfits(format_, part.shape) == []
+    assert part.misfits("w", format_, part.shape) == []
     assert_bitwise_equal(part.dequantize(), whole.narrow(dim, start, end - start))
 
 
@@ -73,15 +73,21 @@ def test_is_rounded_to_another_type_once():
 
 
 def test_a_plain_matrix_stands_for_itself():
-    plain = random(4, 4)
-    assert dequantized(plain, torch.float32) is plain
-    assert_bitwise_equal(dequantized(plain, torch.bfloat16), plain.bfloat16())
+    matrix = random(4, 4)
+    assert plain(matrix) is matrix
+    assert dequantized(matrix, torch.float32) is matrix
+    assert_bitwise_equal(dequantized(matrix, torch.bfloat16), matrix.bfloat16())
+
+
+def test_a_quantized_matrix_is_not_plain():
+    with pytest.raises(TypeError, match="found e4m3 with float scales per all x all, needed a matrix that is not"):
+        plain(quantize(random(4, 4), FP8))
 
 
 def test_scales_may_be_of_any_float_type():
     tensor = quantize(random(32, 64), FP8)
     narrow = replace(tensor, scale=tensor.scale.bfloat16())
-    assert narrow.misfits(FP8, (32, 64)) == []
+    assert narrow.misfits("w", FP8, (32, 64)) == []
     assert_bitwise_equal(narrow.dequantize(), tensor.data.float() * tensor.scale.bfloat16().float())
 
 
@@ -92,18 +98,18 @@ def test_every_misfit_is_told():
         scale=torch.zeros(2, 8, 2, dtype=torch.uint8),
         zero=torch.zeros(1),
     )
-    assert tensor.misfits(NVFP4, (2, 8, 64)) == [
-        "data: found torch.int8, needed torch.uint8",
-        "scale: found [2, 8, 2], needed [2, 8, 4]",
-        "scale: found torch.uint8, needed torch.float8_e4m3fn",
-        "global_scale: found nothing, needed [2, 1, 1]",
-        "zero: found a tensor, needed nothing",
+    assert tensor.misfits("w", NVFP4, (2, 8, 64)) == [
+        "w.data: found torch.int8, needed torch.uint8",
+        "w.scale: found [2, 8, 2], needed [2, 8, 4]",
+        "w.scale: found torch.uint8, needed torch.float8_e4m3fn",
+        "w.global_scale: found nothing, needed [2, 1, 1]",
+        "w.zero: found a tensor, needed nothing",
     ]
-    assert tensor.misfits(MXFP4, (2, 8, 64)) == [
-        "found e2m1 with e4m3 scales per 1 x 16, needed e2m1 with ue8m0 scales per 1 x 32"
+    assert tensor.misfits("w", MXFP4, (2, 8, 64)) == [
+        "w: found e2m1 with e4m3 scales per 1 x 16, needed e2m1 with ue8m0 scales per 1 x 32"
     ]
 
 
 def test_integers_are_no_scale():
     tensor = replace(quantize(random(4, 4), FP8), scale=torch.ones(1, 1, dtype=torch.int32))
-    assert tensor.misfits(FP8, (4, 4)) == ["scale: found torch.int32, needed a float type"]
+    assert tensor.misfits("w", FP8, (4, 4)) == ["w.scale: found torch.int32, needed a float type"]

@@ -1,9 +1,12 @@
 """The twin against the formula, written once more and differently."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from moe_core.activation import Activation
+from moe_core.quantization import dequantized
 from moe_core.reference import reference_moe
 from moe_core.testing.numerics import assert_bitwise_equal, assert_close
 from moe_core.testing.problems import ACTIVATIONS, small_problem
@@ -94,3 +97,13 @@ def test_no_tokens():
     problem = small_problem()
     x, ids, scales = batch(problem, tokens=0)
     assert reference_moe(problem, x, random_weights(problem), ids, scales).shape == (0, 64)
+
+
+@pytest.mark.parametrize("quant", ["FP8_BLOCK_SCALES", "NVFP4", "W4A16_AWQ"])
+def test_quantized_experts_are_the_dequantized_ones(quant):
+    problem = small_problem(quant=quant, hidden_size=128, intermediate_size=128, bias=True)
+    weights = random_weights(problem, dtype=torch.float32)
+    matrices = {name: dequantized(m, torch.float32) for name, m in weights.given().items() if name.startswith("w")}
+    plain = replace(weights, **matrices)
+    x, ids, scales = batch(problem)
+    assert_bitwise_equal(reference_moe(problem, x, weights, ids, scales), reference_moe(problem, x, plain, ids, scales))
