@@ -1,0 +1,1 @@
+"""Embedding of selected layers in other libraries."""

@@ -1,0 +1,198 @@
+"""Whole models: the same logits, gradients and training as with transformers' own experts, one line away."""
+
+import copy
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers", "5.7", reason="needs transformers 5.7 or newer")
+
+from moe_core.contract.request import MoERequest  # noqa: E402 - transformers may be missing
+from moe_core.contract.vocabulary import ActivationType  # noqa: E402
+from moe_core.integrations.transformers import register, reports  # noqa: E402
+from moe_core.testing.numerics import assert_close  # noqa: E402
+
+TOLERANCE = 5e-6
+"""Several layers, and attention between them, upon what one layer of experts may differ by."""
+COMMON = {
+    "vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "head_dim": 8, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+MLA = {
+    "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8,
+    "num_key_value_heads": 4,
+}  # fmt: skip
+ROUTED = {"num_experts_per_tok": 2, "moe_intermediate_size": 16}
+GROUPED = {"n_routed_experts": 8, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1, **ROUTED}
+MODELS = {
+    "Mixtral": {"num_local_experts": 8, "intermediate_size": 16},
+    "Qwen3Moe": {"num_experts": 8, **ROUTED},
+    "DeepseekV3": {**GROUPED, **MLA},
+    "Glm4Moe": GROUPED,
+    "GptOss": {"num_local_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 16},
+    "MiniMaxM2": {"num_local_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 16},
+    "NemotronH": {
+        "layers_block_type": ["mamba", "moe", "attention", "moe"], "n_routed_experts": 8, "moe_latent_size": 24,
+        "mamba_num_heads": 4, "mamba_head_dim": 16, "ssm_state_size": 8, "n_groups": 2, "chunk_size": 8,
+        "moe_shared_expert_intermediate_size": 16, "n_group": 2, "topk_group": 1, **ROUTED,
+    },
+    "Gemma4": {
+        "num_experts": 8, "top_k_experts": 2, "moe_intermediate_size": 16, "enable_moe_block": True,
+        "intermediate_size": 32, "global_head_dim": 8, "hidden_size_per_layer_input": 0,
+    },
+}  # fmt: skip
+
+
+def config_of(family):
+    name = f"{family}TextConfig" if hasattr(transformers, f"{family}TextConfig") else f"{family}Config"
+    fields = {**COMMON, **MODELS[family]}
+    if "layers_block_type" in fields:
+        del fields["num_hidden_layers"]
+    return getattr(transformers, name)(**fields)
+
+
+def model_of(family, implementation):
+    torch.manual_seed(0)
+    config = config_of(family)
+    model = transformers.AutoModelForCausalLM.from_config(config, experts_implementation=implementation).eval()
+    generator = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            parameter.data.copy_(torch.randn(parameter.shape, generator=generator) * parameter.shape[-1] ** -0.5)
+    return model
+
+
+def ids():
+    return torch.randint(3, 64, (2, 9), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(autouse=True)
+def _registered():
+    register()
+
+
+@pytest.mark.parametrize("family", MODELS)
+@torch.no_grad()
+def test_logits_equal_eager(family):
+    eager = model_of(family, "eager")
+    ours = model_of(family, "moe_core")
+    expected = eager(ids()).logits
+    assert_close(ours(ids()).logits, expected, TOLERANCE)
+    assert reports(eager) == {}
+    eager.set_experts_implementation("moe_core")
+    assert_close(eager(ids()).logits, expected, TOLERANCE)
+    assert len(reports(eager)) == len(reports(ours)) >= 1
+    for name, report in reports(eager).items():
+        assert name.endswith("experts"), name
+        assert report.problem.top_k == 2
+        assert report.winner().family == "TORCH_GROUPED"
+
+
+@torch.no_grad()
+def test_reports_come_before_the_first_forward_too():
+    model = model_of("NemotronH", "moe_core")
+    before = reports(model)
+    assert list(before) == ["model.layers.1.mixer.experts", "model.layers.3.mixer.experts"]
+    (problem,) = {report.problem for report in before.values()}
+    assert (problem.activation, problem.bias, problem.top_k) == (ActivationType.RELU2, False, None)
+    assert (problem.num_experts, problem.hidden_size, problem.intermediate_size) == (8, 24, 16)
+    model(ids())
+    assert {report.problem for report in reports(model).values()} == {problem.evolve(top_k=2)}
+
+
+@torch.no_grad()
+def test_a_name_has_its_own_request():
+    register("moe_core_loop", request=MoERequest(backend="VANILLA"))
+    model = model_of("GptOss", "moe_core_loop")
+    expected = model_of("GptOss", "eager")(ids()).logits
+    assert_close(model(ids()).logits, expected, TOLERANCE)
+    assert {r.winner().family for r in reports(model).values()} == {"VANILLA"}
+    model.set_experts_implementation("moe_core")
+    assert_close(model(ids()).logits, expected, TOLERANCE)
+    assert {r.winner().family for r in reports(model).values()} == {"TORCH_GROUPED"}
+
+
+@torch.no_grad()
+def test_a_saved_model_is_loaded_with_it(tmp_path):
+    eager = model_of("GptOss", "eager")
+    eager.save_pretrained(tmp_path)
+    ours = type(eager).from_pretrained(tmp_path, experts_implementation="moe_core", dtype=torch.float32).eval()
+    assert_close(ours(ids()).logits, eager(ids()).logits, TOLERANCE)
+    assert len(reports(ours)) == 2
+
+
+@pytest.mark.parametrize("family", ["Mixtral", "GptOss", "NemotronH"])
+def test_training_goes_the_same_way(family):
+    losses = {}
+    for implementation in ("eager", "moe_core"):
+        model = model_of(family, implementation).train()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        losses[implementation] = []
+        for _ in range(3):
+            loss = model(ids(), labels=ids()).loss
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses[implementation].append(loss.detach())
+    eager, ours = (torch.stack(losses[name]) for name in ("eager", "moe_core"))
+    assert eager[0] > eager[2]
+    assert_close(ours, eager, 1e-5)
+
+
+@torch.no_grad()
+def test_a_copy_of_the_model_has_its_own_experts():
+    model = model_of("Mixtral", "moe_core")
+    expected = model(ids()).logits
+    other = copy.deepcopy(model)
+    for parameter in model.parameters():
+        parameter.zero_()
+    assert_close(other(ids()).logits, expected, TOLERANCE)
+    assert model(ids()).logits.norm() == 0
+
+
+@torch.no_grad()
+def test_bfloat16_and_generation():
+    eager, ours = (model_of("Qwen3Moe", name).to(torch.bfloat16) for name in ("eager", "moe_core"))
+    assert_close(ours(ids()).logits, eager(ids()).logits, 2e-2)
+    ours.float()
+    eager.float()
+    options = {"max_new_tokens": 4, "do_sample": False}
+    assert ours.generate(ids(), **options).tolist() == eager.generate(ids(), **options).tolist()
+
+
+@torch.no_grad()
+def test_compiles_to_one_graph_after_a_first_call():
+    model = model_of("Mixtral", "moe_core")
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    with pytest.raises(RuntimeError, match="call the model once"):
+        compiled(ids())
+    expected = model(ids()).logits
+    assert_close(compiled(ids()).logits, expected, TOLERANCE)
+    for parameter in model.model.layers[0].mlp.experts.parameters():
+        parameter.mul_(2)
+    assert_close(compiled(ids()).logits, model(ids()).logits, TOLERANCE)
+
+
+def test_a_compiled_model_says_that_it_has_no_gradients():
+    model = model_of("Mixtral", "moe_core")
+    loss = model(ids(), labels=ids()).loss
+    loss.backward()
+    compiled = torch.compile(model, backend="eager")
+    with pytest.raises(RuntimeError, match="no gradients"):
+        compiled(ids(), labels=ids()).loss.backward()
+
+
+@torch.no_grad()
+def test_a_model_without_the_interface_runs_as_it_is():
+    model = model_of_llama4()
+    assert reports(model) == {}
+    before = model(ids()).logits
+    model.set_experts_implementation("moe_core")
+    assert_close(model(ids()).logits, before, 1e-6)
+    assert reports(model) == {}
+
+
+def model_of_llama4():
+    torch.manual_seed(0)
+    fields = {**COMMON, "intermediate_size": 16, "intermediate_size_mlp": 32, "num_local_experts": 4}
+    return transformers.Llama4ForCausalLM(transformers.Llama4TextConfig(**fields)).eval()
