@@ -92,6 +92,11 @@ class Binding:
         """The activation between the two projections."""
         return Activation.of(self.problem)
 
+    @cached_property
+    def weight_format(self) -> Format | None:
+        """What the experts' matrices are stored as; ``None`` when they are not quantized."""
+        return weight_format(_known(self.problem.quant, "quant"), self.problem.quant_group_size)
+
 
 @dataclass(frozen=True, slots=True)
 class MoERunContext:
@@ -104,11 +109,6 @@ class MoERunContext:
     whatever its row of `x` and its weight hold."""
     token_final_scales: torch.Tensor
     """float32 ``[N, K]``."""
-    @cached_property
-    def weight_format(self) -> Format | None:
-        """What the experts' matrices are stored as; ``None`` when they are not quantized."""
-        return weight_format(_known(self.problem.quant, "quant"), self.problem.quant_group_size)
-
     x_sf: torch.Tensor | None = None
     """Scales of a quantized `x`."""
 
