@@ -1,4 +1,4 @@
-"""From a report to what runs: the winner's factory by identity, on the device that the report is for."""
+"""Whether report, weights and machine fit, and what the factories of the winners are given."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 from moe_core.contract.candidate import MoECandidate
 from moe_core.contract.problem import MoEProblem
 from moe_core.contract.report import MoEResolutionReport
-from moe_core.contract.vocabulary import CandidateKind, Device, SchedulerKind
-from moe_core.execution import TORCH_DTYPE, Binding, ParallelGroups, refuse
+from moe_core.contract.vocabulary import Device
+from moe_core.execution import TORCH_DTYPE, Binding, ParallelGroups
 from moe_core.quantization import weight_format
 from moe_core.weights import ExpertWeights, misfits
 
@@ -22,25 +22,29 @@ class CandidateSource(Protocol):
         """The candidate of an identity; raises ``KeyError`` when there is none."""
 
 
+def check_report(
+    report: MoEResolutionReport,
+    *,
+    device: torch.device | str | None,
+    groups: ParallelGroups | None,
+    is_balanced: bool = False,
+) -> list[str]:
+    """Everything that keeps `report` from being bound here, whoever won: other devices, ranks without groups."""
+    return [*_unrunnable(report, groups, is_balanced), *_elsewhere(report, device)]
+
+
 def binding_of(
     report: MoEResolutionReport,
-    kind: CandidateKind,
+    candidate: MoECandidate,
     *,
-    catalog: CandidateSource,
     device: torch.device | str | None,
     groups: ParallelGroups | None,
 ) -> Binding:
-    """What the factory of the winner of `kind` is given.
-
-    Raises :class:`UnresolvedError` without a winner, ``KeyError`` when the winner is in no plugin here, and
-    :class:`BindError` when the report is for other devices or for something that the layer does not run.
-    """
-    winner = report.winner(kind)
-    refuse(winner.identity, [*_unrunnable(report, groups), *_elsewhere(report, device)])
+    """What the factory of `candidate` is given; the report must have passed :func:`check_report`."""
     dtype = report.problem.dtype_act
-    assert dtype is not None  # _unrunnable has refused it
+    assert dtype is not None  # check_report has refused it
     return Binding(
-        candidate=catalog.get(winner.identity),
+        candidate=candidate,
         problem=report.problem,
         deployment=report.deployment,
         device=_on(report, device),
@@ -78,25 +82,22 @@ def check_weights(binding: Binding, weights: ExpertWeights) -> list[str]:
     return errors
 
 
-def _unrunnable(report: MoEResolutionReport, groups: ParallelGroups | None) -> list[str]:
+def _unrunnable(report: MoEResolutionReport, groups: ParallelGroups | None, is_balanced: bool) -> list[str]:
     deployment = report.deployment
     errors = []
-    if report.scheduler_kind is not SchedulerKind.EXTERNAL_COMM:
-        errors.append(f"scheduler {report.scheduler_kind}: the layer runs {SchedulerKind.EXTERNAL_COMM} backends")
     if deployment.world_size > 1 and groups is None:
         errors.append(
             f"the report is for {deployment.world_size} ranks (ep_size {deployment.ep_size}, tp_size "
             f"{deployment.tp_size}): give groups=ParallelGroups(rank, ep_rank, tp_rank, group)"
         )
-    if deployment.eplb_enabled or deployment.dwdp_size > 1:
-        errors.append("the layer moves no experts between ranks: resolve without EPLB and DWDP")
+    if deployment.eplb_enabled is not is_balanced:
+        found = "a balancer" if is_balanced else "none"
+        errors.append(f"balancer: found {found}, and the report says eplb_enabled={deployment.eplb_enabled}")
+    if deployment.dwdp_size > 1:
+        errors.append("the layer moves no weights between ranks: resolve without DWDP")
     if report.problem.dtype_act is None:
         errors.append("dtype_act is unknown; give it in the problem")
     errors += _unreadable(report.problem)
-    for kind in (CandidateKind.BACKEND, CandidateKind.COMMUNICATION):
-        winners = {d.winner for d in report.decisions if d.kind is kind}
-        if len(winners) > 1:
-            errors.append(f"the {kind} depends on the token bucket: resolve for one bucket")
     return errors
 
 

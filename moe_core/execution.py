@@ -30,6 +30,16 @@ class BindError(ValueError):
     """A report and what it is bound to do not fit; the message has every misfit."""
 
 
+class CollectiveWatch(Protocol):
+    """Knows how far each rank is, beside the collectives: a group that failed cannot tell who is missing."""
+
+    def enter(self, collective: str) -> None:
+        """This rank is about to join `collective`. Called on the hot path."""
+
+    def explain(self, error: Exception) -> Exception:
+        """`error` of a collective as one that names who is late or gone; `error` itself when that is not the cause."""
+
+
 @dataclass(frozen=True)
 class ParallelGroups:
     """This rank's place among the ranks of the layer, and the group in which they exchange tokens."""
@@ -41,6 +51,8 @@ class ParallelGroups:
     """Rank in MoE tensor parallelism."""
     group: ProcessGroup | None = None
     """All ranks of the layer, ``world_size`` of them; ``None`` on a single rank."""
+    watch: CollectiveWatch | None = None
+    """Names the rank that others wait for, when a collective fails; ``None``: the failure is all that is told."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +122,13 @@ class MoERunContext:
     token_final_scales: torch.Tensor
     """float32 ``[N, K]``."""
     x_sf: torch.Tensor | None = None
-    """Scales of a quantized `x`."""
+    """Scales of a quantized `x`, row by row; a kernel that wants another layout makes it itself."""
+    max_num_tokens: int | None = None
+    """Most rows that a rank brings to this chunk, the same on every rank; ``None`` where rows are exchanged outside."""
+    lora_params: Any = None
+    """Adapters of the routed experts; only for a candidate that declares them."""
+    workspace: Any = None
+    """What the backend's ``get_workspaces`` gave for this chunk; only for a candidate that declares one."""
 
 
 class MoEBackend(Protocol):

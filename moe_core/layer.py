@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import torch
 
-from moe_core.bind import CandidateSource, binding_of, check_weights
-from moe_core.communication import Communication, Dispatched
+from moe_core.assembly import (
+    Bound,
+    Site,
+    bindings_of,
+    check_unfinalized,
+    destroy_all,
+    make_backends,
+    make_schedulers,
+    make_strategies,
+)
+from moe_core.bind import CandidateSource
+from moe_core.communication import Communication
+from moe_core.contract.decision import Degradation
+from moe_core.contract.plan import ForwardPlan
 from moe_core.contract.report import MoEResolutionReport
-from moe_core.contract.vocabulary import CandidateKind
-from moe_core.execution import Binding, MoEBackend, MoERunContext, ParallelGroups, bind_factory, refuse
+from moe_core.execution import MoEBackend, ParallelGroups
+from moe_core.resolve import plan_forward
 from moe_core.routing import RoutingConfig, select_experts
+from moe_core.schedule import NO_BALANCER, ForwardInputs, LayerBalancer, Turn
+from moe_core.schedule.abilities import UnfinalizedCombine, UnfinalizedOutput
+from moe_core.schedule.inputs import NO_EVENT, Event, InputReady
 from moe_core.weights import ExpertWeights
+
+
+class MoEDegradationWarning(UserWarning):
+    """A forward ran with less than its report selected; the first time for each cause."""
 
 
 class ConfigurableMoE(torch.nn.Module):
@@ -25,25 +46,28 @@ class ConfigurableMoE(torch.nn.Module):
 
     router_bias: torch.Tensor | None
     routing_table: torch.Tensor | None
+    degradations: Counter[Degradation]
+    """How often a forward stepped down from what the report selected, by cause."""
 
     def __init__(
         self,
         report: MoEResolutionReport,
-        binding: Binding,
-        backend: MoEBackend,
-        communication: Communication,
-        routing: RoutingConfig,
+        made: Sequence[Bound],
+        strategies: Mapping[str, Communication],
+        site: Site,
         *,
         router_bias: torch.Tensor | None,
         routing_table: torch.Tensor | None,
     ) -> None:
         super().__init__()
         self.report = report
-        self.backend = backend
-        self.communication = communication
-        self.routing = routing
-        self._hidden_size, self._dtype = binding.hidden_size, binding.dtype
-        self._weigh_input = bool(report.problem.apply_router_weight_on_input)
+        self.routing = RoutingConfig.of(report.problem)
+        self.degradations = Counter()
+        self._made, self._strategies = made, dict(strategies)
+        binding = made[-1].binding
+        self._hidden_size, self._dtype, self._rank = binding.hidden_size, binding.dtype, binding.groups.rank
+        self._repeat_idx, self._repeat_count = 0, site.balancer.repeat_count
+        self._schedulers = make_schedulers(made, self._strategies, self._select, site)
         # They belong to the model's checkpoint, not to the layer's.
         self.register_buffer("router_bias", router_bias, persistent=False)
         self.register_buffer("routing_table", routing_table, persistent=False)
@@ -59,8 +83,10 @@ class ConfigurableMoE(torch.nn.Module):
         catalog: CandidateSource | None = None,
         device: torch.device | str | None = None,
         groups: ParallelGroups | None = None,
+        balancer: LayerBalancer = NO_BALANCER,
+        unfinalized_combine: UnfinalizedCombine | None = None,
     ) -> Self:
-        """The layer that `report` selected, and no other.
+        """The layer that `report` selected, and no other; on all ranks together where there are several.
 
         Args:
             weights: this rank's experts (all of them on a single rank), in the problem's activation type.
@@ -69,6 +95,8 @@ class ConfigurableMoE(torch.nn.Module):
             catalog: where the winner is looked up by identity; default: the installed plugins.
             device: default: the device of the report's environment.
             groups: this rank's place; needed when the report is for several ranks.
+            balancer: this layer's load balancer; needed when the report is for one.
+            unfinalized_combine: the model's own weighing and summing of expert outputs, for ``do_finalize=False``.
 
         Raises:
             UnresolvedError: the report has no winner.
@@ -80,26 +108,24 @@ class ConfigurableMoE(torch.nn.Module):
             from moe_core.registry import load_catalog
 
             catalog = load_catalog()
-        backend_binding, comm_binding = (
-            binding_of(report, kind, catalog=catalog, device=device, groups=groups)
-            for kind in (CandidateKind.BACKEND, CandidateKind.COMMUNICATION)
-        )
-        errors = check_weights(backend_binding, weights) + _check_router(report, router_bias, routing_table)
-        refuse(str(backend_binding.candidate), errors)
-        routing = RoutingConfig.of(report.problem)
-        backend: MoEBackend = bind_factory(backend_binding.candidate)(backend_binding)
-        backend.prepare(weights)
+        site = Site(catalog, device, groups, balancer, unfinalized_combine)
+        for_backends, for_strategies = bindings_of(report, site)
+        errors = _check_router(report, router_bias, routing_table)
+        errors += check_unfinalized(site, for_backends, for_strategies)
+        made = make_backends(for_backends, weights, errors)
+        RoutingConfig.of(report.problem)
         # The last step, so that no failure can leave a strategy that other ranks wait for.
-        communication: Communication = bind_factory(comm_binding.candidate)(comm_binding)
-        return cls(
-            report,
-            backend_binding,
-            backend,
-            communication,
-            routing,
-            router_bias=router_bias,
-            routing_table=routing_table,
-        )
+        strategies = make_strategies(for_strategies)
+        try:
+            return cls(report, made, strategies, site, router_bias=router_bias, routing_table=routing_table)
+        except BaseException:
+            destroy_all(strategies.values())
+            raise
+
+    @property
+    def backend(self) -> MoEBackend:
+        """The backend for the largest token bucket."""
+        return self._made[-1].backend
 
     def forward(
         self,
@@ -107,7 +133,14 @@ class ConfigurableMoE(torch.nn.Module):
         router_logits: torch.Tensor,
         input_ids: torch.Tensor | None = None,
         all_rank_num_tokens: Sequence[int] | None = None,
-    ) -> torch.Tensor:
+        *,
+        hidden_states_sf: torch.Tensor | None = None,
+        use_dp_padding: bool = False,
+        is_padding: torch.Tensor | None = None,
+        do_finalize: bool = True,
+        lora_params: Any = None,
+        input_ready_event: Event | None = None,
+    ) -> torch.Tensor | UnfinalizedOutput:
         """The routed experts' sum per token, in the shape and element type of `hidden_states`.
 
         Args:
@@ -115,32 +148,45 @@ class ConfigurableMoE(torch.nn.Module):
             router_logits: ``[T, E]`` or ``[..., E]``, of any float type.
             input_ids: token ids ``[T]`` or ``[...]``, for a hashed router.
             all_rank_num_tokens: T of every rank, the same on every rank; needed when tokens are exchanged.
+            hidden_states_sf: scales of `hidden_states` that are in the backend's quantized form already, row by row.
+            use_dp_padding: every rank brings as many rows as the fullest; rows behind its own count are left out of
+                the result.
+            is_padding: bool ``[T]``, rows that are no tokens: what they give is undefined.
+            do_finalize: False leaves weighing and summing to the model: to its ``unfinalized_combine`` where tokens
+                are exchanged, else by returning what the experts left.
+            lora_params: adapters of the routed experts.
+            input_ready_event: what to wait for before `hidden_states` are read; routing does not wait.
+
+        Raises:
+            ValueError: the inputs fit neither the report nor each other.
+            InfeasibleWorkloadError: no allowed strategy serves these tokens; on every rank.
+            NotImplementedError: the backend cannot do what is asked for.
         """
-        if hidden_states.shape[-1] != self._hidden_size or hidden_states.dtype is not self._dtype:
-            raise ValueError(
-                f"hidden_states are {list(hidden_states.shape)} of {hidden_states.dtype}, needed "
-                f"[..., {self._hidden_size}] of {self._dtype}"
-            )
-        x_TH = hidden_states.reshape(-1, self._hidden_size)
-        ids_TK, scales_TK = select_experts(
-            self.routing,
-            router_logits.reshape(-1, router_logits.shape[-1]),
-            self.router_bias,
-            None if input_ids is None else input_ids.reshape(-1),
-            self.routing_table,
+        x_TH = self._rows_of(hidden_states, hidden_states_sf)
+        counts = (x_TH.shape[0],) if all_rank_num_tokens is None else all_rank_num_tokens
+        plan = plan_forward(self.report, counts, use_dp_padding=use_dp_padding)
+        inputs = ForwardInputs(
+            x=x_TH,
+            router_logits=router_logits.reshape(-1, router_logits.shape[-1]),
+            num_real=self._num_tokens(plan, x_TH.shape[0]),
+            x_sf=hidden_states_sf,
+            input_ids=None if input_ids is None else input_ids.reshape(-1),
+            is_padding=is_padding,
+            lora_params=lora_params,
+            ready=NO_EVENT if input_ready_event is None else InputReady(input_ready_event),
         )
-        weighed_TH = x_TH
-        if self._weigh_input:
-            weighed_TH, scales_TK = x_TH * scales_TK.to(x_TH.dtype), torch.ones_like(scales_TK)
-        x, x_sf = self.backend.quantize_input(weighed_TH)
-        rows = self.communication.dispatch(x, x_sf, ids_TK, scales_TK, all_rank_num_tokens or (x_TH.shape[0],))
-        # Kernels refuse the null pointer of an empty tensor. The slice keeps the graph for gradients.
-        y_NH = self._run(rows) if rows.x.shape[0] else x_TH[:0].clone()
-        return self.communication.combine(y_NH).view(hidden_states.shape)
+        for step in plan.degradations:
+            self._record(step)
+        turn = Turn(self._repeat_idx == 0, self._repeat_idx == self._repeat_count - 1)
+        y_TH = self._schedulers[plan.backend].forward(plan, inputs, turn, do_finalize=do_finalize)
+        self._repeat_idx = (self._repeat_idx + 1) % self._repeat_count
+        if isinstance(y_TH, UnfinalizedOutput) or y_TH.shape[0] != x_TH.shape[0]:
+            return y_TH
+        return y_TH.view(*hidden_states.shape[:-1], self._hidden_size)
 
     def destroy(self) -> None:
         """Release what the layer holds; all ranks together. Calling it again does nothing."""
-        self.communication.destroy()
+        destroy_all(self._strategies.values())
 
     def __enter__(self) -> Self:
         return self
@@ -150,14 +196,37 @@ class ConfigurableMoE(torch.nn.Module):
     ) -> None:
         self.destroy()
 
-    def _run(self, rows: Dispatched) -> torch.Tensor:
-        context = MoERunContext(
-            x=rows.x,
-            x_sf=rows.x_sf,
-            token_selected_slots=rows.token_selected_slots,
-            token_final_scales=rows.token_final_scales,
-        )
-        return self.backend.run_moe(context)
+    def _select(self, logits_TE: torch.Tensor, input_ids_T: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        return select_experts(self.routing, logits_TE, self.router_bias, input_ids_T, self.routing_table)
+
+    def _rows_of(self, hidden_states: torch.Tensor, hidden_states_sf: torch.Tensor | None) -> torch.Tensor:
+        if hidden_states_sf is not None:
+            return hidden_states.reshape(-1, hidden_states.shape[-1])
+        if hidden_states.shape[-1] != self._hidden_size or hidden_states.dtype is not self._dtype:
+            raise ValueError(
+                f"hidden_states are {list(hidden_states.shape)} of {hidden_states.dtype}, needed "
+                f"[..., {self._hidden_size}] of {self._dtype}"
+            )
+        return hidden_states.reshape(-1, self._hidden_size)
+
+    def _num_tokens(self, plan: ForwardPlan, num_rows: int) -> int:
+        rank = self._rank if len(plan.num_tokens) > 1 else 0
+        num_tokens, padded = plan.num_tokens[rank], plan.padded_tokens[rank]
+        if num_rows not in (num_tokens, padded):
+            raise ValueError(
+                f"rank {self._rank} has {num_rows} rows, but all_rank_num_tokens says {num_tokens}"
+                + (f", or {padded} with padding" if padded != num_tokens else "")
+            )
+        return num_tokens
+
+    def _record(self, step: Degradation) -> None:
+        self.degradations[step] += 1
+        if self.degradations[step] == 1:
+            warnings.warn(
+                f"{step.source} gives way to {step.target}: {step.reason}; {step.hint}",
+                MoEDegradationWarning,
+                stacklevel=3,
+            )
 
 
 def _check_router(

@@ -9,7 +9,7 @@ from moe_core.contract.deployment import MoEDeployment
 from moe_core.contract.environment import MoEEnvironment
 from moe_core.contract.report import UnresolvedError
 from moe_core.contract.request import MoERequest
-from moe_core.contract.vocabulary import CandidateKind, Device, SchedulerKind
+from moe_core.contract.vocabulary import Device
 from moe_core.contract.vocabulary import RoutingMethodType as Method
 from moe_core.execution import BindError, ParallelGroups
 from moe_core.layer import ConfigurableMoE
@@ -93,17 +93,16 @@ def test_an_unknown_element_type():
         bind(report_for(small_problem(dtype_act=None)), random_weights(small_problem()))
 
 
-def test_the_layer_moves_no_experts_even_for_a_backend_that_could():
+def test_the_layer_moves_no_weights_even_for_a_backend_that_could():
     able = VANILLA.evolve(capabilities=VANILLA.capabilities.evolve(supports_dwdp=True))
     catalog = Catalog.of((able, *STRATEGIES))
-    with pytest.raises(BindError, match="resolve without EPLB and DWDP"):
+    with pytest.raises(BindError, match="resolve without DWDP"):
         bind(report_for(small_problem(), catalog=catalog, dwdp_size=2), catalog=catalog)
 
 
-def test_a_backend_that_moves_tokens_itself():
-    fused = Catalog.of((VANILLA.evolve(scheduler_kind=SchedulerKind.FUSED_COMM), *STRATEGIES))
-    with pytest.raises(BindError, match="scheduler FUSED_COMM: the layer runs EXTERNAL_COMM backends"):
-        bind(report_for(small_problem(), catalog=fused), catalog=fused)
+def test_a_balancer_and_the_report_agree():
+    with pytest.raises(BindError, match="balancer: found a balancer, and the report says eplb_enabled=False"):
+        bind(report_for(small_problem()), balancer=object())
 
 
 def test_unknown_sizes_and_methods():
@@ -204,7 +203,7 @@ def test_a_router_that_does_not_fit(fields, arguments, message):
 def test_a_rank_holds_its_run_of_slots(rank, slots):
     report = report_for(small_problem(), ep_size=3)
     groups = ParallelGroups(rank=rank, ep_rank=rank)
-    binding = binding_of(report, CandidateKind.BACKEND, catalog=CATALOG, device=None, groups=groups)
+    binding = binding_of(report, VANILLA, device=None, groups=groups)
     assert (binding.slot_start, binding.slot_end) == slots
     assert binding.num_local_slots == slots[1] - slots[0]
 
@@ -213,6 +212,6 @@ def test_a_rank_holds_its_run_of_slots(rank, slots):
 def test_the_last_tensor_parallel_shard_may_be_narrower(rank, width):
     report = report_for(small_problem(), tp_size=3)
     groups = ParallelGroups(rank=rank, tp_rank=rank)
-    binding = binding_of(report, CandidateKind.BACKEND, catalog=CATALOG, device=None, groups=groups)
+    binding = binding_of(report, VANILLA, device=None, groups=groups)
     assert binding.intermediate_size == width
     assert random_weights(small_problem()).of_tp_rank(rank, 3).w1_EIH.shape[1] == width

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from types import TracebackType
-from typing import NamedTuple, Self, final
+from typing import ClassVar, NamedTuple, Self, TypeVar, final
 
 import torch
 
 from moe_core.execution import Binding
+
+Result = TypeVar("Result")
 
 
 class Dispatched(NamedTuple):
@@ -37,14 +39,31 @@ class Communication(ABC):
     which all ranks must call: a collective inside a destructor would hang at garbage collection's pleasure.
     """
 
+    inference_only: ClassVar[bool] = True
+    """Whether gradients end at the exchange; rows that ask for them are then refused."""
+    gathers_statistics: ClassVar[bool] = False
+    """Whether dispatch carries the ranks' expert counts along, so that the load balancer need not reduce them."""
+
     def __init__(self, binding: Binding) -> None:
         self.groups = binding.groups
+        self.supports_graph_padding_trim = binding.candidate.capabilities.supports_graph_padding_trim
         self._phase = Phase.IDLE
 
     @property
     def phase(self) -> Phase:
         """Where the strategy is."""
         return self._phase
+
+    def max_rows(self, all_rank_num_tokens: Sequence[int]) -> int:
+        """Most rows that dispatch can deliver to a rank: what a workspace is sized for."""
+        return sum(all_rank_num_tokens)
+
+    def prepare_dispatch(self, statistic_E: torch.Tensor | None) -> None:  # noqa: B027 - most carry nothing along
+        """Called before each dispatch; `statistic_E` int32 counts per expert, when the balancer wants them gathered."""
+
+    def gathered_statistic(self) -> torch.Tensor:
+        """Every rank's counts, int32 ``[ranks, E]``, once the dispatch that carried them is through."""
+        raise NotImplementedError(f"{type(self).__name__} carries no statistics")
 
     @final
     def dispatch(
@@ -58,10 +77,16 @@ class Communication(ABC):
         """Send this rank's rows and receive those that its experts may serve.
 
         `x` ``[T, H]`` (or quantized, with `x_sf` ``[T, …]`` row by row), slots int32 ``[T, K]``, scales float32
-        ``[T, K]``; `all_rank_num_tokens` holds the rows of every rank, the same on every rank.
+        ``[T, K]``; `all_rank_num_tokens` holds the rows of every rank, the same on every rank. An id outside
+        ``[0, num_slots)`` names nobody: it contributes exactly zero.
         """
         self._require(Phase.IDLE, "dispatch")
-        result = self._dispatch(Dispatched(x, x_sf, token_selected_slots, token_final_scales), all_rank_num_tokens)
+        if self.inference_only and torch.is_grad_enabled() and (x.requires_grad or token_final_scales.requires_grad):
+            raise RuntimeError(
+                f"{type(self).__name__} moves no gradients, and its inputs require them; run under torch.no_grad()"
+            )
+        rows = Dispatched(x, x_sf, token_selected_slots, token_final_scales)
+        result = self._join("dispatch", self._dispatch, rows, all_rank_num_tokens)
         self._phase = Phase.DISPATCHED
         return result
 
@@ -70,7 +95,13 @@ class Communication(ABC):
         """Sum over ranks of the dispatched rows' outputs, ``[N, H]``, back in this rank's own rows, ``[T, H]``."""
         self._require(Phase.DISPATCHED, "combine")
         self._phase = Phase.IDLE
-        return self._combine(y)
+        return self._join("combine", self._combine, y)
+
+    @final
+    def reset(self) -> None:
+        """Forget a dispatch that nobody will combine; all ranks together, when an aborted forward is over everywhere."""
+        if self._phase is Phase.DISPATCHED:
+            self._phase = Phase.IDLE
 
     @final
     def destroy(self) -> None:
@@ -95,6 +126,19 @@ class Communication(ABC):
 
     def _release(self) -> None:  # noqa: B027 - most strategies hold nothing
         pass
+
+    def _join(self, what: str, collective: Callable[..., Result], *arguments: object) -> Result:
+        watch = self.groups.watch
+        if watch is None:
+            return collective(*arguments)
+        watch.enter(what)
+        try:
+            return collective(*arguments)
+        except Exception as error:
+            explained = watch.explain(error)
+            if explained is error:
+                raise
+            raise explained from error
 
     def _require(self, phase: Phase, what: str) -> None:
         if self._phase is not phase:

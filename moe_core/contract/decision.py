@@ -15,6 +15,7 @@ class ExchangeLimits(Frozen):
     max_tokens: int | None
     """Per rank."""
     quantize_before_dispatch: bool
+    finalize_before_combine: bool = True
     all_to_all: bool
 
 

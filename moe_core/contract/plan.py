@@ -13,9 +13,18 @@ class QuantizeOrder(StrEnum):
     """When activations are quantized."""
 
     LOCAL = "local"
-    """Nothing is moved by a strategy."""
+    """No strategy moves rows: nothing is exchanged, or the backend's kernel does it."""
     BEFORE_DISPATCH = "before_dispatch"
     AFTER_DISPATCH = "after_dispatch"
+
+
+class FinalizeOrder(StrEnum):
+    """Who multiplies by the router weights and sums over a token's experts."""
+
+    EXPERTS = "experts"
+    """The backend, over its own experts; combine sums what the ranks return."""
+    COMBINE = "combine"
+    """Combine, over every expert of the token: the backend returns each row as it is."""
 
 
 class ChunkPlan(Frozen):
@@ -34,10 +43,14 @@ class ForwardPlan(Frozen):
     communication: str | None
     """Strategy for this workload; ``None``: the backend exchanges tokens itself."""
     num_tokens: tuple[int, ...]
+    """A single count when every rank has the same tokens."""
     padded_tokens: tuple[int, ...]
     """Rows after padding; longer than ``num_tokens`` where zero rows are appended."""
     chunks: tuple[ChunkPlan, ...]
     """Empty when no rank has a token: every rank returns ``[0, H]`` without a collective."""
     quantize: QuantizeOrder
+    finalize: FinalizeOrder = FinalizeOrder.EXPERTS
+    may_overlap: bool = False
+    """Whether a chunk may start before the one before it is through, on another stream."""
     degradations: tuple[Degradation, ...] = ()
     """Steps down that this workload forces; the strategy comes back for later workloads."""

@@ -3,7 +3,7 @@
 from moe_core.resolve.evaluate import can_implement
 from moe_core.resolve.model import resolve_model
 from moe_core.resolve.neighbours import legal_neighbours
-from moe_core.resolve.plan import InfeasibleWorkloadError, plan_forward
+from moe_core.resolve.plan import InfeasibleWorkloadError, plan_forward, strategies_of
 from moe_core.resolve.resolver import resolve_moe_impl
 from moe_core.resolve.selector import UnknownRequestError
 
@@ -15,4 +15,5 @@ __all__ = [
     "plan_forward",
     "resolve_model",
     "resolve_moe_impl",
+    "strategies_of",
 ]

@@ -213,6 +213,7 @@ def _limits(question: Question, strategy: MoECandidate) -> ExchangeLimits:
         max_chunks=strategy.max_chunks,
         max_tokens=question.deployment.dispatch_capacity if strategy.bounded_tokens else None,
         quantize_before_dispatch=strategy.post_quant is None or question.problem.quant in strategy.post_quant,
+        finalize_before_combine=strategy.finalize_before_combine,
         all_to_all=strategy.family not in (NO_EXCHANGE, GATHER),
     )
 

@@ -13,6 +13,8 @@ from moe_core.communication import Communication, Dispatched
 class NoExchange(Communication):
     """Dispatch changes nothing. Combine sums the ranks' partial outputs, in place, where there are several."""
 
+    inference_only = False
+
     def _dispatch(self, rows: Dispatched, all_rank_num_tokens: Sequence[int]) -> Dispatched:
         return rows
 
