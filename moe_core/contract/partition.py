@@ -1,4 +1,4 @@
-"""How experts are split over EP ranks (ceil for the first ranks, floor for the rest)."""
+"""How experts are split over EP ranks (ceil for the first ranks, floor for the rest), and their width over TP ranks."""
 
 from __future__ import annotations
 
@@ -23,3 +23,19 @@ def expert_start(num_experts: int, ep_size: int, rank: int) -> int:
 def redundant_experts(num_experts: int, ep_size: int) -> int:
     """Fewest extra slots that make the slots divide evenly: ``(ep - E mod ep) mod ep``."""
     return -num_experts % ep_size
+
+
+def width_share(size: int, rank: int, tp_size: int) -> tuple[int, int]:
+    """Start and end of the share of `rank` in an intermediate size: ceil for all ranks but the last that has any.
+
+    Raises ``ValueError`` when there is no such rank, or nothing is left for it.
+    """
+    if not 0 <= rank < tp_size:
+        raise ValueError(f"tensor-parallel rank {rank} is not one of {tp_size}")
+    width = -(-size // tp_size)
+    start, end = rank * width, min((rank + 1) * width, size)
+    if start >= end:
+        raise ValueError(
+            f"shares of {width} leave nothing of {size} for rank {rank} of {tp_size}; use a smaller tp_size"
+        )
+    return start, end
