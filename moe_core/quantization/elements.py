@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Final
 
 import torch
+from torch.nn.functional import embedding
 
 from moe_core.contract.vocabulary import Word
 
@@ -83,7 +84,7 @@ def decode(element: Element, data: torch.Tensor) -> torch.Tensor:
     value = torch.tensor(values, device=data.device)
     # One look-up per byte instead of one per code.
     pair = torch.stack([value.repeat(16), value.repeat_interleave(16)], dim=-1)
-    return pair[data.int()].flatten(-2)
+    return embedding(data.int(), pair).flatten(-2)
 
 
 def to_e4m3(x: torch.Tensor) -> torch.Tensor:
