@@ -90,7 +90,7 @@ _WORDS: Final = (torch.int32,)
 INT4_COMPRESSED: Final = Storage(
     "int4 of compressed-tensors",
     {
-        "data": Part(("weight_packed",), _WORDS, (1, 8), decode=packing.words),
+        "data": Part(("weight_packed",), _WORDS, (1, 8), decode=packing.as_bytes),
         "scale": Part(("weight_scale",), _FLOATS),
         "zero": Part(("weight_zero_point",), _WORDS, (8, 1), decode=packing.words_along_rows, is_optional=True),
     },
@@ -98,7 +98,7 @@ INT4_COMPRESSED: Final = Storage(
 GPTQ: Final = Storage(
     "GPTQ",
     {
-        "data": Part(("qweight",), _WORDS, (1, 8), transposed=True, decode=packing.words),
+        "data": Part(("qweight",), _WORDS, (1, 8), transposed=True, decode=packing.as_bytes),
         "scale": Part(("scales",), _FLOATS, transposed=True),
         "zero": Part(("qzeros",), _WORDS, (8, 1), transposed=True, decode=packing.gptq_zeros),
     },

@@ -1,9 +1,10 @@
-"""``moe run``: one layer of a model on this machine, with random weights, against its float32 twin."""
+"""``moe run``: one layer of a model on this machine, with its own or random weights, against its float32 twin."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moe_core.cli import options as opt
@@ -25,17 +26,22 @@ from moe_core.registry import Registry, load_registry
 from moe_core.resolve.resolver import resolve_moe_impl
 
 if TYPE_CHECKING:
+    from moe_core.cli.stored import StoredLayer
     from moe_core.cli.trial import Measured
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the command."""
-    parser.add_argument("config", metavar="CONFIG", help="a config.json, or the folder that holds it")
+    parser.add_argument(
+        "config", metavar="CONFIG", help="a config.json, or the folder that holds it and perhaps safetensors"
+    )
     opt.add_request(parser)
     parser.add_argument("--layer", type=int, metavar="N", help="which MoE layer (default: the first)")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is one")
     parser.add_argument("--tokens", type=int, default=64, metavar="N", help="tokens of a forward (default 64)")
-    parser.add_argument("--full", action="store_true", help="the layer's own size (default: reduced)")
+    parser.add_argument(
+        "--full", action="store_true", help="the layer's own size (default: reduced, if weights are random)"
+    )
     parser.add_argument(
         "--unquantized", action="store_true", help="compute in the activation's type instead of the config's format"
     )
@@ -49,12 +55,14 @@ def run(options: argparse.Namespace) -> int:
         source = ingest(options.config)
     registry = load_registry(opt.bans(options))
     environment = _environment(options, registry)
-    problem, changes = _problem(options, source)
+    layer, problem = _layer(options, source)
+    stored = _stored(options, layer, problem)
+    problem, changes = _changed(options, problem, keep_size=options.full or stored is not None)
     with bad_input("request"):
         report = resolve_moe_impl(
             problem, _deployment(options, environment), candidates=registry.catalog, request=opt.request(options)
         )
-    measured = _measure(options, registry, report) if report.ok else None
+    measured = _measure(options, registry, report, stored) if report.ok else None
     if options.json:
         show_json(_as_json(report, changes, measured))
     else:
@@ -72,17 +80,33 @@ def _environment(options: argparse.Namespace, registry: Registry) -> MoEEnvironm
     return environment
 
 
-def _problem(options: argparse.Namespace, source: IngestedModel) -> tuple[MoEProblem, tuple[str, ...]]:
+def _layer(options: argparse.Namespace, source: IngestedModel) -> tuple[int, MoEProblem]:
     layer = source.groups[0].layers[0] if options.layer is None else options.layer
     try:
-        problem = source.problem_of(layer)
+        return layer, source.problem_of(layer)
     except KeyError as error:
         raise BadInputError(f"--layer: {error.args[0]}") from error
+
+
+def _stored(options: argparse.Namespace, layer: int, problem: MoEProblem) -> StoredLayer | None:
+    """The layer's own weights; ``None`` when a config was given, or a folder without any."""
+    if not any(Path(options.config).glob("*.safetensors*")):
+        return None
+    from moe_core.cli.stored import StoredLayer
+
+    with bad_input("weights"):
+        return StoredLayer.of(options.config, layer, problem)
+
+
+def _changed(
+    options: argparse.Namespace, problem: MoEProblem, *, keep_size: bool
+) -> tuple[MoEProblem, tuple[str, ...]]:
+    """What is run instead of `problem`, and what was changed."""
     changes: tuple[str, ...] = ()
     if options.unquantized and problem.quant is not QuantAlgo.NONE:
         changes = (f"quant {problem.quant} -> {QuantAlgo.NONE}",)
         problem = problem.evolve(quant=QuantAlgo.NONE, quant_group_size=None)
-    if options.full:
+    if keep_size:
         return problem, changes
     smaller, more = reduced(problem)
     return smaller, (*changes, *more)
@@ -93,15 +117,19 @@ def _deployment(options: argparse.Namespace, environment: MoEEnvironment) -> MoE
         return MoEDeployment(environment=environment, max_num_tokens=options.tokens)
 
 
-def _measure(options: argparse.Namespace, registry: Registry, report: MoEResolutionReport) -> Measured | None:
+def _measure(
+    options: argparse.Namespace, registry: Registry, report: MoEResolutionReport, stored: StoredLayer | None
+) -> Measured | None:
     from moe_core.cli.trial import measure
     from moe_core.execution import BindError
 
     device = report.deployment.environment.device or Device.CPU
+    with bad_input("weights"):
+        weights = None if stored is None else stored.load(report.problem, device)
     try:
         return measure(
             report, registry.catalog, device=device, num_tokens=options.tokens, repeat=options.repeat,
-            seed=options.seed,
+            seed=options.seed, stored=weights,
         )  # fmt: skip
     except BindError as error:
         say(str(error))
@@ -122,6 +150,7 @@ def _result(
             f"{duration(measured.microseconds)}, median of {options.repeat} forwards of {options.tokens} tokens on {on}"
         )
         rows.append(Row("time", words(time)))
+        rows.append(Row("weights", words(measured.weights)))
     if changes:
         rows.append(Row("reduced", words(", ".join(changes))))
     if rows:
@@ -135,5 +164,6 @@ def _as_json(report: MoEResolutionReport, changes: tuple[str, ...], measured: Me
             "relative_error": measured.error,
             "tolerance": measured.tolerance,
             "microseconds": measured.microseconds,
+            "weights": measured.weights,
         }
     return {**result, "report": report.model_dump(mode="json")}

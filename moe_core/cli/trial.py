@@ -1,15 +1,17 @@
-"""One layer with random weights: built, run, timed, and compared with its float32 twin. Needs torch."""
+"""One layer: built, run, timed, and compared with its float32 twin. Needs torch."""
 
 from __future__ import annotations
 
 import statistics
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
+from moe_core.checkpoint import RouterWeights
+from moe_core.cli.progress import progress
+from moe_core.cli.stored import StoredWeights
 from moe_core.contract.catalog import Catalog
 from moe_core.contract.problem import MoEProblem
 from moe_core.contract.report import MoEResolutionReport
@@ -37,6 +39,8 @@ class Measured:
     """What the candidate declares, in the activation's element type; ``None``: it declares none."""
     microseconds: float
     """Median time of a forward."""
+    weights: str
+    """Where they come from."""
 
     @property
     def passed(self) -> bool:
@@ -55,15 +59,24 @@ class _Inputs:
 
 @torch.inference_mode()
 def measure(
-    report: MoEResolutionReport, catalog: Catalog, *, device: str, num_tokens: int, repeat: int, seed: int = 0
+    report: MoEResolutionReport,
+    catalog: Catalog,
+    *,
+    device: str,
+    num_tokens: int,
+    repeat: int,
+    seed: int = 0,
+    stored: StoredWeights | None = None,
 ) -> Measured:
-    """Build the layer that `report` selected on one rank, run it, and compare it with the twin.
+    """Build the layer that `report` selected on one rank, run it on random tokens, and compare it with the twin.
+
+    Its experts are random where none are `stored`, and so are router logits.
 
     Raises :class:`moe_core.execution.BindError` when the layer cannot be built here.
     """
     problem = report.problem
-    inputs = _inputs(problem, device, num_tokens, seed)
-    weights = _weights(problem, device, seed)
+    inputs = _inputs(problem, device, num_tokens, seed, None if stored is None else stored.router)
+    weights = _weights(problem, device, seed) if stored is None else stored.experts
     with ConfigurableMoE.from_report(
         report, weights, catalog=catalog, device=device,
         router_bias=inputs.router_bias, routing_table=inputs.routing_table,
@@ -84,10 +97,11 @@ def measure(
         error=relative_error(actual, expected),
         tolerance=None if declared is None else tolerance_in(actual.dtype, declared),
         microseconds=microseconds,
+        weights="random" if stored is None else stored.origin,
     )
 
 
-def _inputs(problem: MoEProblem, device: str, num_tokens: int, seed: int) -> _Inputs:
+def _inputs(problem: MoEProblem, device: str, num_tokens: int, seed: int, router: RouterWeights | None) -> _Inputs:
     generator = torch.Generator().manual_seed(seed)
     experts, top_k = problem.num_experts or 1, problem.top_k or 1
 
@@ -98,13 +112,16 @@ def _inputs(problem: MoEProblem, device: str, num_tokens: int, seed: int) -> _In
     if problem.hashed_routing:
         ids = torch.randint(VOCABULARY, (num_tokens,), generator=generator).to(device)
         table = torch.rand(VOCABULARY, experts, generator=generator).argsort(dim=-1)[:, :top_k].to(device)
-    return _Inputs(
-        hidden_states=normal(num_tokens, problem.hidden_size or 1).to(_dtype(problem)),
-        router_logits=normal(num_tokens, experts),
-        input_ids=ids,
-        router_bias=normal(experts) * 0.1 if problem.routing_bias else None,
-        routing_table=table,
-    )
+    hidden_states = normal(num_tokens, problem.hidden_size or 1).to(_dtype(problem))
+    if router is None:
+        logits = normal(num_tokens, experts)
+        bias = normal(experts) * 0.1 if problem.routing_bias else None
+    else:
+        # The router of a latent MoE looks at states of another width than the experts do.
+        width = router.weight_EM.shape[1]
+        logits = router.logits(hidden_states if hidden_states.shape[1] == width else normal(num_tokens, width))
+        bias = router.correction_bias_E
+    return _Inputs(hidden_states, logits, ids, bias, table)
 
 
 def _dtype(problem: MoEProblem) -> torch.dtype:
@@ -121,25 +138,13 @@ def _weights(problem: MoEProblem, device: str, seed: int) -> ExpertWeights:
 
     first = one(0)
     every = first.map(lambda tensor: tensor.new_empty(experts, *tensor.shape[1:]))
-    for expert in _shown(range(experts), "random experts"):
-        made = (first if expert == 0 else one(expert)).tensors()
-        for name, tensor in every.tensors().items():
-            tensor[expert] = made[name][0]
+    with progress("random experts") as tell:
+        for expert in range(experts):
+            made = (first if expert == 0 else one(expert)).tensors()
+            for name, tensor in every.tensors().items():
+                tensor[expert] = made[name][0]
+            tell(expert + 1, experts)
     return every
-
-
-def _shown(numbers: range, what: str) -> Iterable[int]:
-    """The numbers, with a progress bar on a terminal; it goes away when they are through."""
-    if not sys.stderr.isatty():
-        return numbers
-    return _bar(numbers, what)
-
-
-def _bar(numbers: range, what: str) -> Iterator[int]:
-    from rich.console import Console
-    from rich.progress import track
-
-    yield from track(numbers, description=what, console=Console(stderr=True), transient=True)
 
 
 def _median(forward: Callable[[], torch.Tensor], device: str, repeat: int) -> float:

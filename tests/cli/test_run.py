@@ -1,7 +1,10 @@
 """``moe run``, on the processor."""
 
+import json
+
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from moe_core.cli.reduce import MOST_EXPERTS, MOST_HIDDEN, reduced
 from moe_core.contract.problem import MoEProblem
@@ -93,3 +96,69 @@ def test_reduced_stops_at_odd_sizes():
     small, changes = reduced(problem(hidden_size=2050, intermediate_size=704, num_experts=18))
     assert (small.hidden_size, small.intermediate_size, small.num_experts) == (1025, 352, 9)
     assert len(changes) == 3
+
+
+SIZES = {"hidden_size": 64, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+
+
+def checkpoint(folder, experts, **config):
+    """A folder with a small Qwen3-MoE: two layers, the second with `experts` by path."""
+    said = {"model_type": "qwen3_moe", "num_hidden_layers": 2, "mlp_only_layers": [0], "dtype": "bfloat16"}
+    (folder / "config.json").write_text(json.dumps({**said, **SIZES, **config}))
+    save_file({f"model.layers.1.mlp.{path}": t for path, t in experts.items()}, folder / "model.safetensors")
+    return folder
+
+
+def random_experts():
+    projections = {"gate_proj": (32, 64), "up_proj": (32, 64), "down_proj": (64, 32)}
+    generator = torch.Generator().manual_seed(0)
+    return {
+        f"experts.{e}.{name}.weight": torch.randn(shape, generator=generator).bfloat16()
+        for e in range(4)
+        for name, shape in projections.items()
+    }
+
+
+def test_a_folder_with_weights_lends_its_experts_and_router(moe, tmp_path):
+    tensors = random_experts() | {"gate.weight": torch.randn(4, 64).bfloat16()}
+    folder = checkpoint(tmp_path, tensors)
+    said = moe("run", folder, *FEW)
+    assert said.status == 0
+    assert f"weights layer 1 of {tmp_path.name}, with its router" in " ".join(said.out.split())
+    assert "reduced" not in said.out
+    del tensors["gate.weight"]
+    found = moe("run", checkpoint(tmp_path, tensors), *FEW, "--json").json
+    assert found["weights"] == f"layer 1 of {tmp_path.name}, with random router logits"
+    assert moe("run", folder / "config.json", *FEW, "--json").json["weights"] == "random"
+
+
+def test_experts_that_are_zero_give_zero(moe, tmp_path):
+    """The error would be that of random experts if the layer's own were not used."""
+    zeros = {path: torch.zeros_like(t) for path, t in random_experts().items()}
+    found = moe("run", checkpoint(tmp_path, zeros), *FEW, "--json").json
+    assert found["relative_error"] == 0
+
+
+def test_quantized_weights_can_be_run_unquantized(moe, tmp_path):
+    tensors = {}
+    for path, tensor in random_experts().items():
+        tensors[path] = tensor.to(torch.float8_e4m3fn)
+        tensors[f"{path}_scale_inv"] = torch.ones(1, 1)
+    quantization = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    folder = checkpoint(tmp_path, tensors, quantization_config=quantization)
+    assert moe("run", folder, *FEW, "--json").json["report"]["problem"]["quant"] == "FP8_BLOCK_SCALES"
+    plain = moe("run", folder, *FEW, "--unquantized", "--json").json
+    assert plain["passed"] is True
+    assert plain["reduced"] == ["quant FP8_BLOCK_SCALES -> NONE"]
+
+
+def test_weights_of_another_problem_are_bad_input(moe, tmp_path):
+    said = moe("run", checkpoint(tmp_path, random_experts(), moe_intermediate_size=48), *FEW)
+    assert said.status == 2
+    assert "weights: asked for the experts of layer 1" in said.err
+    assert "experts.0.gate_proj.weight: found [32, 64], needed [48, 64]" in said.err
+
+
+def test_a_folder_whose_weights_are_no_experts_has_random_ones(moe, tmp_path):
+    found = moe("run", checkpoint(tmp_path, {"gate.weight": torch.zeros(4, 64)}), *FEW, "--json").json
+    assert found["weights"] == "random"
