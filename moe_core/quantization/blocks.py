@@ -33,7 +33,12 @@ def amax(x: torch.Tensor, block: Block) -> torch.Tensor:
 
 def float_scale(x: torch.Tensor, block: Block, largest: float) -> torch.Tensor:
     """``amax / largest`` of each block, never zero."""
-    return amax(x, block).clamp(min=LEAST_AMAX) / largest
+    return quotient(amax(x, block).clamp(min=LEAST_AMAX), largest)
+
+
+def quotient(x: torch.Tensor, divisor: float) -> torch.Tensor:
+    """``x / divisor``, rounded once on every device: of a plain number CUDA takes the reciprocal, and rounds that."""
+    return x / x.new_full((), divisor)
 
 
 def spread(scale: torch.Tensor, block: Block, rows: int, columns: int) -> torch.Tensor:

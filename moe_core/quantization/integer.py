@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from moe_core.quantization.blocks import LEAST_AMAX, float_scale, in_blocks, spread
+from moe_core.quantization.blocks import LEAST_AMAX, float_scale, in_blocks, quotient, spread
 from moe_core.quantization.elements import MIDDLE, Element, encode
 from moe_core.quantization.formats import Format
 from moe_core.quantization.tensor import QuantizedTensor
@@ -24,7 +24,7 @@ def quantize_with_zero_points(x: torch.Tensor, format_: Format) -> QuantizedTens
         raise ValueError(f"only four-bit integers have zero points: found {format_}")
     groups = in_blocks(x, format_.block)
     low, high = groups.amin(dim=-1).clamp(max=0), groups.amax(dim=-1).clamp(min=0)
-    scale = (high - low).clamp(min=LEAST_AMAX) / LARGEST_CODE
+    scale = quotient((high - low).clamp(min=LEAST_AMAX), LARGEST_CODE)
     zero = (-low / scale).round().clamp(0, LARGEST_CODE)
     scaled, shift = (spread(t, format_.block, *x.shape[-2:]) for t in (scale, zero - MIDDLE))
     codes = encode(format_.element, (x / scaled).round() + shift)

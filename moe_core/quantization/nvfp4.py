@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from moe_core.quantization.blocks import amax, spread
+from moe_core.quantization.blocks import amax, quotient, spread
 from moe_core.quantization.elements import Element, encode, to_e4m3
 from moe_core.quantization.formats import Format
 from moe_core.quantization.tensor import QuantizedTensor
@@ -21,9 +21,9 @@ def quantize_nvfp4(x: torch.Tensor, format_: Format, global_scale: torch.Tensor 
     """
     if global_scale is None:
         magnitude = amax(x, (None, None))
-        global_scale = torch.where(magnitude > 0, magnitude / RANGE, 1.0)
+        global_scale = torch.where(magnitude > 0, quotient(magnitude, RANGE), 1.0)
     encode_scale = _reciprocal(global_scale)
-    scale = to_e4m3(encode_scale * amax(x, format_.block) / Element.E2M1.largest)
+    scale = to_e4m3(quotient(encode_scale * amax(x, format_.block), Element.E2M1.largest))
     factor = _reciprocal(scale.float() / encode_scale)
     codes = encode(format_.element, x * spread(factor, format_.block, *x.shape[-2:]))
     return QuantizedTensor(format_, codes, scale, global_scale)

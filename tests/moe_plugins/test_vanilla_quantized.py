@@ -169,3 +169,11 @@ def test_what_is_refused(quant, changes, deployment, fact):
 def test_what_is_taken(quant, changes, deployment):
     place = MoEDeployment(environment=preset("cpu"), **deployment)
     assert can_implement(CANDIDATE, problem_of(quant, **changes), place).rejections == ()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("quant", STORED)
+def test_conforms_on_cuda(quant):
+    for check in CHECKS:
+        check(BackendTrial(CANDIDATE, problem_of(quant), torch.device("cuda", 0)))
