@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
+from itertools import product
 from typing import Final
 
 import torch
@@ -11,7 +12,7 @@ import torch
 from moe_core.checkpoint.files import Checkpoint, OpenFiles
 from moe_core.checkpoint.places import Span
 from moe_core.checkpoint.plan import Plan
-from moe_core.checkpoint.storages import HARMLESS, ORDER
+from moe_core.checkpoint.storages import HARMLESS, ORDER, ROUTER_IN_EXPERTS
 
 MOST_COMPARED: Final = 8
 """Missing keys whose close matches are looked for: comparing thousands takes minutes."""
@@ -29,6 +30,7 @@ def troubles(checkpoint: Checkpoint, files: OpenFiles, plan: Plan, experts: rang
         *_cuts(plan, share),
         *_contents(checkpoint, files, plan, experts),
         *_orders(checkpoint, files, plan, experts),
+        *_nonzero(checkpoint, files, plan, experts),
     ]
     return list(dict.fromkeys(lines))  # gate and up may be in one tensor
 
@@ -59,9 +61,14 @@ def _keys(checkpoint: Checkpoint, plan: Plan) -> Iterator[str]:
 
 
 def _beside(plan: Plan, experts: range) -> set[str]:
-    words = (*HARMLESS, *ORDER, *plan.storage.beside)
-    projections = plan.found.scheme.projections
-    return {key for p in projections for word in words for key in plan.found.keys(p, word, experts)}
+    words = (*HARMLESS, *ORDER, *plan.storage.beside, *plan.storage.zero)
+    of_router = {plan.found.prefix + plan.found.block + path for path in ROUTER_IN_EXPERTS}
+    return of_router.union(_named(plan, words, experts))
+
+
+def _named(plan: Plan, words: Iterable[str], experts: range) -> Iterator[str]:
+    for projection, word in product(plan.found.scheme.projections, words):
+        yield from plan.found.keys(projection, word, experts)
 
 
 def _cuts(plan: Plan, share: Span) -> Iterator[str]:
@@ -88,9 +95,7 @@ def _contents(checkpoint: Checkpoint, files: OpenFiles, plan: Plan, experts: ran
 
 def _orders(checkpoint: Checkpoint, files: OpenFiles, plan: Plan, experts: range) -> Iterator[str]:
     group = None if plan.sizes.format is None else plan.sizes.format.block[1]
-    found = plan.found
-    keys = (key for p in found.scheme.projections for word in ORDER for key in found.keys(p, word, experts))
-    for key in keys:
+    for key in _named(plan, ORDER, experts):
         if group and key in checkpoint.file_of and _is_shuffled(files.read(key), group):
             yield (
                 f"{key}: found columns grouped by importance, needed groups of {group} neighbours; quantize without "
@@ -100,3 +105,10 @@ def _orders(checkpoint: Checkpoint, files: OpenFiles, plan: Plan, experts: range
 
 def _is_shuffled(group_of: torch.Tensor, size: int) -> bool:
     return not group_of.equal(torch.arange(len(group_of), dtype=group_of.dtype) // size)
+
+
+def _nonzero(checkpoint: Checkpoint, files: OpenFiles, plan: Plan, experts: range) -> Iterator[str]:
+    read = {place.key(expert) for place in plan.places() for expert in experts}
+    for key in _named(plan, plan.storage.zero, experts):
+        if key in checkpoint.file_of and key not in read and bool(files.read(key).any()):
+            yield f"{key}: found values, needed zeros: the problem has no such tensor"

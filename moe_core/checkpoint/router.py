@@ -10,12 +10,14 @@ from torch.nn.functional import linear
 
 from moe_core.checkpoint.files import Checkpoint
 from moe_core.checkpoint.schemes import find
+from moe_core.checkpoint.storages import ROUTER_IN_EXPERTS
 from moe_core.contract.problem import MoEProblem
 
 _ROUTERS: Final = ("gate", "router", "moe.gate", "gate.wg", "router.layer", "router.gate")
 _CORRECTIONS: Final = (
     "gate.e_score_correction_bias", "e_score_correction_bias", "moe_statics.e_score_correction_bias",
-    "gate.expert_bias", "router.expert_bias", "expert_bias", "router_bias", "moe.router_bias", "gate.bias",
+    *ROUTER_IN_EXPERTS, "gate.expert_bias", "router.expert_bias", "expert_bias", "router_bias", "moe.router_bias",
+    "gate.bias",
 )  # fmt: skip
 
 

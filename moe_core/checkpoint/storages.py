@@ -21,6 +21,9 @@ ORDER: Final = ("g_idx", "weight_g_idx")
 HARMLESS: Final = ("input_scale", "input_global_scale", "weight_shape")
 """Tensors beside the weights that do not change what the experts compute: static scales of their inputs, and shapes."""
 
+ROUTER_IN_EXPERTS: Final = ("experts.e_score_correction_bias",)
+"""Paths of tensors of the router that some checkpoints have among those of the experts."""
+
 
 @dataclass(frozen=True)
 class Part:
@@ -48,6 +51,8 @@ class Storage:
     parts: Mapping[str, Part]
     beside: tuple[str, ...] = ()
     """Tensors that its matrices have beside these, and that loading does not need."""
+    zero: tuple[str, ...] = ()
+    """Tensors that its matrices may have beside these if they are zero."""
     settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Values of keys of the quantization config, where there are any, without which the bytes mean something else."""
 
@@ -102,6 +107,7 @@ GPTQ: Final = Storage(
         "scale": Part(("scales",), _FLOATS, transposed=True),
         "zero": Part(("qzeros",), _WORDS, (8, 1), transposed=True, decode=packing.gptq_zeros),
     },
+    zero=("bias",),  # AutoGPTQ wrote one for every matrix
     settings={"checkpoint_format": ("gptq",)},
 )
 AWQ: Final = Storage(

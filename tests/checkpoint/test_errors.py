@@ -111,6 +111,21 @@ def test_columns_in_order_of_importance(written):
     assert line.startswith(f"{EXPERT}.down_proj.g_idx: found columns grouped by importance, needed groups of 32")
 
 
+def test_biases_that_are_zero_are_none(written, assert_same_experts):
+    given = written("GPTQ")
+    given.tensors[f"{EXPERT}.down_proj.bias"] = torch.zeros(64)
+    assert_same_experts(load_layer(given.rewritten(given.tensors).checkpoint, LAYER, given.problem), given.weights)
+    given.tensors[f"{EXPERT}.down_proj.bias"][3] = 1
+    (line,) = refusal(given.rewritten(given.tensors)).lines
+    assert line == f"{EXPERT}.down_proj.bias: found values, needed zeros: the problem has no such tensor"
+
+
+def test_a_correction_bias_among_the_experts_is_the_routers(written, assert_same_experts):
+    given = written("Qwen")
+    given.tensors["model.layers.3.mlp.experts.e_score_correction_bias"] = torch.zeros(4)
+    assert_same_experts(load_layer(given.rewritten(given.tensors).checkpoint, LAYER, given.problem), given.weights)
+
+
 @pytest.mark.parametrize(
     ("name", "key", "value"), [("GPTQ", "checkpoint_format", "gptq_v2"), ("AWQ", "version", "gemv")]
 )
