@@ -68,7 +68,7 @@ class ExpertsDescription:
 
 
 def describe(module: nn.Module, top_k: int | None) -> ExpertsDescription:
-    """The problem that `module` computes; the number of experts per token is the caller's, ``None`` if unknown.
+    """The problem that `module` computes, with `top_k` experts per token; ``None``: it is not known yet.
 
     Sizes are those of the parameters that are here, so under expert or tensor parallelism of transformers the problem
     is this rank's share. Raises :class:`UnsupportedExpertsError` with everything that we lack.
@@ -92,7 +92,8 @@ def describe(module: nn.Module, top_k: int | None) -> ExpertsDescription:
         hidden_size=H,
         intermediate_size=I,
         num_experts=E,
-        top_k=top_k,
+        # A rank's share may be fewer experts than a token has; how many of its ids are here is then unknown.
+        top_k=None if top_k is None or top_k > E else top_k,
         activation=activation.kind,
         activation_constants=tuple(
             ActivationConstant.model_validate({"name": name, "value": getattr(activation, name)})

@@ -10,7 +10,7 @@ transformers = pytest.importorskip("transformers", "5.7", reason="needs transfor
 from moe_core.contract.request import MoERequest  # noqa: E402 - transformers may be missing
 from moe_core.contract.vocabulary import ActivationType  # noqa: E402
 from moe_core.integrations.transformers import register, reports  # noqa: E402
-from moe_core.testing.numerics import assert_close  # noqa: E402
+from moe_core.testing.numerics import assert_close, tolerance_in  # noqa: E402
 
 TOLERANCE = 5e-6
 """Several layers, and attention between them, upon what one layer of experts may differ by."""
@@ -158,6 +158,26 @@ def test_bfloat16_and_generation():
     eager.float()
     options = {"max_new_tokens": 4, "do_sample": False}
     assert ours.generate(ids(), **options).tolist() == eager.generate(ids(), **options).tolist()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("family", MODELS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@torch.no_grad()
+def test_experts_equal_eager_on_cuda(family, dtype):
+    model = model_of(family, "eager").to("cuda", dtype)
+    for experts in (m for m in model.modules() if "is_transposed" in vars(m)):
+        hidden = 24 if family == "NemotronH" else 32
+        x = torch.randn(33, hidden, device="cuda", dtype=dtype)
+        chosen = torch.rand(33, 8, device="cuda").argsort(dim=-1)[:, :2]
+        scales = torch.rand(33, 2, device="cuda", dtype=dtype)
+        expected = experts.float()(x.float(), chosen, scales.float())
+        experts.to(dtype).config._experts_implementation = "moe_core"
+        assert_close(experts(x, chosen, scales).float(), expected, tolerance_in(dtype, 8e-3))
+        experts.config._experts_implementation = "eager"
+    model.set_experts_implementation("moe_core")
+    assert {report.deployment.environment.device for report in reports(model).values()} == {"cuda"}
 
 
 @torch.no_grad()
