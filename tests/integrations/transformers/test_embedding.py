@@ -287,6 +287,19 @@ def test_another_number_of_experts_per_token_is_another_problem():
 
 
 @torch.no_grad()
+def test_a_rank_may_hold_fewer_experts_than_a_token_has():
+    module = Experts()
+    x, ids, scales = batch()
+    foreign = torch.full((T, E), E)
+    assert_bitwise_equal(
+        run(module, x, torch.cat([foreign, ids], dim=1), torch.cat([torch.ones(T, E), scales], dim=1)),
+        run(module, x, ids, scales),
+    )
+    run(module, x, torch.cat([foreign, ids], dim=1), torch.ones(T, E + K))
+    assert report_of(module, AUTO).problem.top_k is None
+
+
+@torch.no_grad()
 def test_a_module_is_neither_kept_alive_nor_burdened():
     module = Experts()
     state = set(vars(module))
