@@ -51,8 +51,7 @@ class Checkpoint:
         """
         path = Path(path)
         folder, files = (path, _files_in(path)) if path.is_dir() else (path.parent, [path])
-        with ExitStack() as errors_named:
-            errors_named.enter_context(_unreadable(path))
+        with _unreadable(path):
             file_of = _indexed(folder) if (folder / INDEX) in files else _listed(path, files)
             config = folder / "config.json"
             return cls(path.resolve().name, file_of, json.loads(config.read_text()) if config.is_file() else {})
@@ -130,7 +129,7 @@ def _listed(asked: Path, files: list[Path]) -> dict[str, Path]:
     file_of: dict[str, Path] = {}
     twice = []
     for path in files:
-        with safe_open(path, framework="pt") as file:
+        with _unreadable(path), safe_open(path, framework="pt") as file:
             for key in file.keys():  # noqa: SIM118 - it is no mapping
                 if key in file_of:
                     twice.append(f"{key}: found in {file_of[key].name} and {path.name}, needed once")

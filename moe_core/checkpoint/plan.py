@@ -111,14 +111,14 @@ class _Keys:
         """The places of all matrices and biases that are needed, or there."""
         s, scheme = self.sizes, self.found.scheme
         wide, narrow = (s.intermediate, s.hidden), (s.hidden, s.intermediate)
-        projections = {"1": (scheme.w1, wide, "I"), "2": (scheme.w2, narrow, "H"), "3": (scheme.w3, wide, "I")}
+        projections = [("w1_EIH", "b1_EI", scheme.w1, wide), ("w2_EHI", "b2_EH", scheme.w2, narrow)]
+        if scheme.w3 is not None:
+            projections.append(("w3_EIH", "b3_EI", scheme.w3, wide))
         fields = {}
-        for number, (projection, size, letter) in projections.items():
-            if projection is not None:
-                name = f"w{number}_E{'HI' if letter == 'H' else 'IH'}"
-                fields[name] = self._matrix(storage, projection, size, is_turned)
-                if s.bias or (s.bias is None and self.word(projection, BIAS)):
-                    fields[f"b{number}_E{letter}"] = {"data": self._place(projection, BIAS, (size[0], 1), (1, None))}
+        for matrix, bias, projection, size in projections:
+            fields[matrix] = self._matrix(storage, projection, size, is_turned)
+            if s.bias or (s.bias is None and self.word(projection, BIAS)):
+                fields[bias] = {"data": self._place(projection, BIAS, (size[0], 1), (1, None))}
         return fields
 
     def _matrix(

@@ -90,13 +90,13 @@ class Scheme:
         return tuple(dict.fromkeys("experts." if path.startswith("experts.") else path for path in paths))
 
 
-def _halves(path: str) -> tuple[Projection, Projection]:
-    return Projection(path, Rows.FIRST_HALF), Projection(path, Rows.SECOND_HALF)
-
-
-def _fused(name: str, fc1: str, fc2: str, weight: str, **fields: str | tuple[str, ...]) -> Scheme:
-    gate, up = _halves(fc1)
-    return Scheme(name, gate, Projection(fc2), up, weight, **fields)  # type: ignore[arg-type]
+def _fused(
+    name: str, fc1: str, fc2: str, weight: str = "", *, interleaved: bool = False, marker: str = "",
+    model_types: tuple[str, ...] = (),
+) -> Scheme:  # fmt: skip
+    rows = (Rows.EVEN, Rows.ODD) if interleaved else (Rows.FIRST_HALF, Rows.SECOND_HALF)
+    gate, up = (Projection(fc1, half) for half in rows)
+    return Scheme(name, gate, Projection(fc2), up, weight, marker, model_types)
 
 
 def _apart(name: str, w1: str, w2: str, w3: str | None, weight: str = ".weight") -> Scheme:
@@ -109,14 +109,11 @@ SCHEMES: Final = (
     _apart("Qwen, DeepSeek, GLM", "experts.{e}.gate_proj", "experts.{e}.down_proj", "experts.{e}.up_proj"),
     _apart("Nemotron-H", "experts.{e}.up_proj", "experts.{e}.down_proj", None),
     _fused(
-        "OpenAI privacy filter", "experts.gate_up_proj", "experts.down_proj", "",
+        "OpenAI privacy filter", "experts.gate_up_proj", "experts.down_proj",
         marker=_BIASED, model_types=("openai_privacy_filter",),
     ),
-    Scheme(
-        "gpt-oss", Projection("experts.gate_up_proj", Rows.EVEN), Projection("experts.down_proj"),
-        Projection("experts.gate_up_proj", Rows.ODD), "", _BIASED,
-    ),
-    _fused("transformers 5, Llama 4", "experts.gate_up_proj", "experts.down_proj", ""),
+    _fused("gpt-oss", "experts.gate_up_proj", "experts.down_proj", interleaved=True, marker=_BIASED),
+    _fused("transformers 5, Llama 4", "experts.gate_up_proj", "experts.down_proj"),
     _apart("transformers 5, not gated", "experts.up_proj", "experts.down_proj", None, ""),
     _fused("Granite", "input_linear", "output_linear", ".weight"),
     _apart("Step", "moe.gate_proj", "moe.down_proj", "moe.up_proj"),
