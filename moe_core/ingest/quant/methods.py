@@ -105,8 +105,12 @@ def auto_round(reader: Reader) -> Scheme:
 def _weight_only(reader: Reader, label: str, algos: Mapping[int, QuantAlgo]) -> Scheme:
     bits = reader.integer(["bits", "w_bit"])
     found = reader.find(["group_size", "q_group_size"])
-    group = found.value if found is not None and isinstance(found.value, int) and found.value > 0 else None
+    stated = found.value if found is not None and isinstance(found.value, int) else None
+    group = stated if stated is not None and stated > 0 else None
     algo = algos.get(bits or 0)
+    if bits == 4 and stated == -1:
+        note = f"{label} with group_size -1: one scale per output channel"
+        return Scheme(Format(_ALGO.W4A16, None, note), excluded=excluded(reader))
     format_ = unknown(f"{label} with {bits} bits") if algo is None else named(algo, group)
     return Scheme(format_, excluded=excluded(reader))
 
