@@ -43,7 +43,7 @@ class QuantAlgo(Word):
 
 
 class ActivationType(Word):
-    """Activation between the two expert projections (spec: TensorRT-LLM's ActivationType by name)."""
+    """Activation between the two expert projections (TensorRT-LLM's ActivationType, by name)."""
 
     IDENTITY = "Identity"
     GELU = "Gelu"
