@@ -75,6 +75,19 @@ def make_backends(bindings: Sequence[Binding], weights: ExpertWeights, errors: S
     return made
 
 
+def reload_backends(made: Sequence[Bound], weights: ExpertWeights) -> None:
+    """Prepare other weights; raises :class:`BindError` with every misfit, and then every backend is as it was."""
+    for bound in made:
+        errors = check_weights(bound.binding, weights)
+        if not bound.binding.candidate.capabilities.reloadable:
+            errors.append("it takes weights once; make a new layer")
+        if bound.binding.deployment.eplb_enabled:
+            errors.append("the load balancer has moved experts between slots since; make a new layer")
+        refuse(bound.binding.candidate.identity, errors)
+    for bound in made:
+        bound.backend.prepare(weights)
+
+
 def make_strategies(bindings: Sequence[Binding]) -> dict[str, Communication]:
     """The strategies by identity, on all ranks together; when one cannot be made, none is left behind."""
     made: dict[str, Communication] = {}

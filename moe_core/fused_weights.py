@@ -28,15 +28,15 @@ class FusedExpertWeights:
 
     @classmethod
     def joined(cls, weights: ExpertWeights) -> Self:
-        """`weights` with gate and up copied into one matrix; not copied where the activation is not gated.
+        """A copy of `weights` with gate and up in one matrix.
 
         Raises ``TypeError`` when they are quantized.
         """
         return cls(
             fc1_EGH=_joined(plain(weights.w1_EIH), None if weights.w3_EIH is None else plain(weights.w3_EIH)),
-            w2_EHI=plain(weights.w2_EHI),
+            w2_EHI=plain(weights.w2_EHI).clone(),
             fc1_bias_EG=None if weights.b1_EI is None else _joined(weights.b1_EI, weights.b3_EI),
-            b2_EH=weights.b2_EH,
+            b2_EH=None if weights.b2_EH is None else weights.b2_EH.clone(),
             gated=weights.w3_EIH is not None,
         )
 
@@ -70,4 +70,4 @@ class TakesFused(Protocol):
 
 
 def _joined(gate: torch.Tensor, up: torch.Tensor | None) -> torch.Tensor:
-    return gate if up is None else torch.cat([gate, up], dim=1)
+    return gate.clone() if up is None else torch.cat([gate, up], dim=1)

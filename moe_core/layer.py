@@ -19,16 +19,18 @@ from moe_core.assembly import (
     make_backends,
     make_schedulers,
     make_strategies,
+    reload_backends,
 )
 from moe_core.bind import CandidateSource
 from moe_core.communication import Communication
+from moe_core.compiled import make_callable, run_opaque
 from moe_core.contract.decision import Degradation
 from moe_core.contract.plan import ForwardPlan
 from moe_core.contract.report import MoEResolutionReport
 from moe_core.execution import MoEBackend, ParallelGroups
 from moe_core.resolve import plan_forward
 from moe_core.routing import RoutingConfig, select_experts
-from moe_core.schedule import NO_BALANCER, ForwardInputs, LayerBalancer, Turn
+from moe_core.schedule import NO_BALANCER, ForwardInputs, LayerBalancer, Repeats
 from moe_core.schedule.abilities import UnfinalizedCombine, UnfinalizedOutput
 from moe_core.schedule.inputs import NO_EVENT, Event, InputReady
 from moe_core.weights import ExpertWeights
@@ -66,11 +68,12 @@ class ConfigurableMoE(torch.nn.Module):
         self._made, self._strategies = made, dict(strategies)
         binding = made[-1].binding
         self._hidden_size, self._dtype, self._rank = binding.hidden_size, binding.dtype, binding.groups.rank
-        self._repeat_idx, self._repeat_count = 0, site.balancer.repeat_count
+        self._repeats = Repeats(site.balancer.repeat_count)
         self._schedulers = make_schedulers(made, self._strategies, self._select, site)
         # They belong to the model's checkpoint, not to the layer's.
         self.register_buffer("router_bias", router_bias, persistent=False)
         self.register_buffer("routing_table", routing_table, persistent=False)
+        make_callable(self)
 
     @classmethod
     def from_report(
@@ -143,6 +146,8 @@ class ConfigurableMoE(torch.nn.Module):
     ) -> torch.Tensor | UnfinalizedOutput:
         """The routed experts' sum per token, in the shape and element type of `hidden_states`.
 
+        Under ``torch.compile`` this is one opaque operation, for inference.
+
         Args:
             hidden_states: ``[T, H]`` or ``[..., H]``; T may be zero.
             router_logits: ``[T, E]`` or ``[..., E]``, of any float type.
@@ -160,29 +165,52 @@ class ConfigurableMoE(torch.nn.Module):
         Raises:
             ValueError: the inputs fit neither the report nor each other.
             InfeasibleWorkloadError: no allowed strategy serves these tokens; on every rank.
-            NotImplementedError: the backend cannot do what is asked for.
+            NotImplementedError: the backend cannot do what is asked for, or compiled code cannot.
+            RuntimeError: gradients of compiled code are asked for.
         """
         x_TH = self._rows_of(hidden_states, hidden_states_sf)
-        counts = (x_TH.shape[0],) if all_rank_num_tokens is None else all_rank_num_tokens
-        plan = plan_forward(self.report, counts, use_dp_padding=use_dp_padding)
-        inputs = ForwardInputs(
-            x=x_TH,
-            router_logits=router_logits.reshape(-1, router_logits.shape[-1]),
-            num_real=self._num_tokens(plan, x_TH.shape[0]),
-            x_sf=hidden_states_sf,
-            input_ids=None if input_ids is None else input_ids.reshape(-1),
-            is_padding=is_padding,
-            lora_params=lora_params,
-            ready=NO_EVENT if input_ready_event is None else InputReady(input_ready_event),
-        )
-        for step in plan.degradations:
-            self._record(step)
-        turn = Turn(self._repeat_idx == 0, self._repeat_idx == self._repeat_count - 1)
-        y_TH = self._schedulers[plan.backend].forward(plan, inputs, turn, do_finalize=do_finalize)
-        self._repeat_idx = (self._repeat_idx + 1) % self._repeat_count
+        logits_TE = router_logits.reshape(-1, router_logits.shape[-1])
+        input_ids_T = None if input_ids is None else input_ids.reshape(-1)
+        y_TH: torch.Tensor | UnfinalizedOutput
+        if torch.compiler.is_compiling():
+            _refuse_compiled(do_finalize, lora_params, input_ready_event)
+            y_TH = run_opaque(
+                self, x_TH, logits_TE, input_ids_T, all_rank_num_tokens,
+                x_sf=hidden_states_sf, use_dp_padding=use_dp_padding, is_padding_T=is_padding,
+            )  # fmt: skip
+        else:
+            counts = (x_TH.shape[0],) if all_rank_num_tokens is None else all_rank_num_tokens
+            plan = plan_forward(self.report, counts, use_dp_padding=use_dp_padding)
+            inputs = ForwardInputs(
+                x=x_TH,
+                router_logits=logits_TE,
+                num_real=self._num_tokens(plan, x_TH.shape[0]),
+                x_sf=hidden_states_sf,
+                input_ids=input_ids_T,
+                is_padding=is_padding,
+                lora_params=lora_params,
+                ready=NO_EVENT if input_ready_event is None else InputReady(input_ready_event),
+            )
+            y_TH = self._run(plan, inputs, do_finalize)
         if isinstance(y_TH, UnfinalizedOutput) or y_TH.shape[0] != x_TH.shape[0]:
             return y_TH
         return y_TH.view(*hidden_states.shape[:-1], self._hidden_size)
+
+    def forward_fake(self, hidden_states: torch.Tensor, all_rank_num_tokens: Sequence[int] | None) -> torch.Tensor:
+        """What :meth:`forward` gives for ``[T, H]``, with nothing in it: for compilers."""
+        is_told = all_rank_num_tokens is not None and self.report.deployment.use_dp
+        num_rows = all_rank_num_tokens[self._rank] if is_told and all_rank_num_tokens else hidden_states.shape[0]
+        return hidden_states.new_empty((num_rows, self._hidden_size), dtype=self._dtype)
+
+    def load_weights(self, weights: ExpertWeights) -> None:
+        """Run with other weights from the next forward on, as :meth:`from_report` would; each rank brings its share.
+
+        Backends that hold weights in memory of their own keep its addresses, so captured CUDA graphs stay valid.
+
+        Raises:
+            BindError: the weights do not fit, or a backend cannot take any again; nothing has changed then.
+        """
+        reload_backends(self._made, weights)
 
     def destroy(self) -> None:
         """Release what the layer holds; all ranks together. Calling it again does nothing."""
@@ -195,6 +223,13 @@ class ConfigurableMoE(torch.nn.Module):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.destroy()
+
+    def _run(self, plan: ForwardPlan, inputs: ForwardInputs, do_finalize: bool) -> torch.Tensor | UnfinalizedOutput:
+        for step in plan.degradations:
+            self._record(step)
+        y_TH = self._schedulers[plan.backend].forward(plan, inputs, self._repeats.turn, do_finalize=do_finalize)
+        self._repeats.advance()
+        return y_TH
 
     def _select(self, logits_TE: torch.Tensor, input_ids_T: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         return select_experts(self.routing, logits_TE, self.router_bias, input_ids_T, self.routing_table)
@@ -225,8 +260,16 @@ class ConfigurableMoE(torch.nn.Module):
             warnings.warn(
                 f"{step.source} gives way to {step.target}: {step.reason}; {step.hint}",
                 MoEDegradationWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
+
+
+def _refuse_compiled(do_finalize: bool, lora_params: Any, event: Event | None) -> None:
+    given = {"do_finalize=False": not do_finalize, "lora_params": lora_params, "input_ready_event": event is not None}
+    if refused := [name for name, is_given in given.items() if is_given]:
+        raise NotImplementedError(
+            f"compiled code cannot call the layer with {', '.join(refused)}; try: leave that call uncompiled"
+        )
 
 
 def _check_router(

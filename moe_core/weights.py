@@ -56,6 +56,13 @@ class ExpertWeights:
 
         return self._each(moved)
 
+    def overwrite(self, others: ExpertWeights) -> None:
+        """Copy `others`, of the same shapes and parts, into the memory of these; no address changes."""
+        given = others.tensors()
+        with torch.no_grad():
+            for name, tensor in self.tensors().items():
+                tensor.copy_(given[name])
+
     def of_slots(self, start: int, end: int) -> Self:
         """Experts ``[start, end)``: the share of an expert-parallel rank."""
         return self.map(lambda tensor: tensor[start:end])

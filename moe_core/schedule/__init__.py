@@ -8,13 +8,14 @@ strips padding first, launches every chunk on every rank with no rows if need be
 from moe_core.schedule.balancer import NO_BALANCER, LayerBalancer
 from moe_core.schedule.external import ExternalCommMoEScheduler
 from moe_core.schedule.fused import FusedCommMoEScheduler
-from moe_core.schedule.inputs import ForwardInputs, Turn
+from moe_core.schedule.inputs import ForwardInputs, Repeats, Turn
 from moe_core.schedule.parts import LayerParts
 
 __all__ = [
     "ExternalCommMoEScheduler",
     "FusedCommMoEScheduler",
     "ForwardInputs",
+    "Repeats",
     "Turn",
     "LayerParts",
     "LayerBalancer",

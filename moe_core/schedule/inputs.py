@@ -50,6 +50,24 @@ class Turn(NamedTuple):
 ONLY: Final = Turn(is_first=True, is_last=True)
 
 
+class Repeats:
+    """The calls of one iteration, counted: a layer may run several times with one set of weights."""
+
+    __slots__ = ("_count", "_index")
+
+    def __init__(self, count: int) -> None:
+        self._index, self._count = 0, count
+
+    @property
+    def turn(self) -> Turn:
+        """Of the next call."""
+        return ONLY if self._count == 1 else Turn(self._index == 0, self._index == self._count - 1)
+
+    def advance(self) -> None:
+        """The call is over; one that failed is not."""
+        self._index = (self._index + 1) % self._count
+
+
 @dataclass(frozen=True, slots=True)
 class ForwardInputs:
     """Rows of one forward, or of one chunk of it. T rows, of which the first `num_real` are tokens."""

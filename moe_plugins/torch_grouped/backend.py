@@ -21,14 +21,23 @@ class GroupedMM:
 
     def __init__(self, binding: Binding) -> None:
         self._binding = binding
+        self._copies: ExpertWeights | None = None
 
     def prepare(self, weights: ExpertWeights) -> None:
-        """Join gate and up."""
-        self.prepare_fused(FusedExpertWeights.joined(weights))
+        """Copy `weights`, with gate and up joined; a second time into the same memory, which CUDA graphs may read."""
+        if torch.is_grad_enabled() and any(t.requires_grad for t in weights.tensors().values()):
+            self.prepare_fused(FusedExpertWeights.joined(weights))  # gradients reach them through the joining
+        elif self._copies is not None and self._copies.tensors().keys() == weights.tensors().keys():
+            self._copies.overwrite(weights)
+        else:
+            # Inference tensors could not be written to later, outside of that mode.
+            with torch.inference_mode(False), torch.no_grad():
+                self.prepare_fused(FusedExpertWeights.joined(weights))
+            self._copies = self._weights.apart()
 
     def prepare_fused(self, weights: FusedExpertWeights) -> None:
         """Keep `weights`; nothing is copied."""
-        self._weights = weights
+        self._weights, self._copies = weights, None
 
     def quantize_input(self, x: torch.Tensor) -> tuple[torch.Tensor, None]:
         """`x` as it is."""

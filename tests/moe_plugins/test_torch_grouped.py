@@ -9,7 +9,7 @@ from moe_core.contract.reasons import MoERejectReason as Reason
 from moe_core.contract.vocabulary import CudaGraphMode, Device, DType
 from moe_core.resolve import can_implement
 from moe_core.testing.backends import CHECKS, BackendTrial, assert_gradients_match_twin
-from moe_core.testing.numerics import assert_close
+from moe_core.testing.numerics import assert_bitwise_equal, assert_close
 from moe_core.testing.problems import ACTIVATIONS, small_problem
 from moe_plugins.torch_grouped import CANDIDATES
 
@@ -98,6 +98,18 @@ def test_gradients_match_the_twin(activation):
     )
 
 
+@pytest.mark.parametrize("activation", ["swiglu", "swiglu_bias", "relu2_with_bias"])
+def test_weights_are_loaded_again_where_they_were(activation):
+    trial = BackendTrial(CANDIDATE, small_problem(**ACTIVATIONS[activation]))
+    backend = trial.bind()
+    addresses = {name: t.data_ptr() for name, t in backend._weights.apart().tensors().items()}
+    backend.prepare(trial.weights.map(torch.neg))
+    again = backend._weights.apart().tensors()
+    assert {name: t.data_ptr() for name, t in again.items()} == addresses
+    for name, tensor in trial.weights.tensors().items():
+        assert_bitwise_equal(again[name], -tensor)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -124,3 +136,7 @@ def test_is_captured_in_a_cuda_graph(activation):
     batch.token_selected_slots.copy_(other.token_selected_slots[:16])
     graph.replay()
     assert_close(captured, trial.expected(batch), trial.tolerance)
+    others = trial.weights.map(lambda t: t.roll(1, dims=0))
+    backend.prepare(others)
+    graph.replay()
+    assert_close(captured, trial.expected(batch, others), trial.tolerance)

@@ -7,6 +7,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import torch
 from torch import nn
 
+from moe_core.compiled import for_inference_only
 from moe_core.contract.report import MoEResolutionReport
 from moe_core.contract.request import MoERequest
 from moe_core.integrations.transformers.description import ExpertsLayout, describe
@@ -100,8 +101,4 @@ def _(hidden_states: torch.Tensor, *_others: object) -> torch.Tensor:
     return torch.empty_like(hidden_states, memory_format=torch.contiguous_format)
 
 
-def _no_backward(*_arguments: object) -> None:
-    raise RuntimeError("compiled experts have no gradients; try: compile the model without its experts, or train eager")
-
-
-_opaque.register_autograd(_no_backward)
+for_inference_only(_opaque, "compile the model without its experts, or train eager")
