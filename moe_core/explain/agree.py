@@ -10,7 +10,7 @@ from moe_core.contract.reasons import MoERejectReason
 from moe_core.contract.report import MoEResolutionReport
 from moe_core.explain.diff import MISSING
 from moe_core.explain.document import Document, Item, Section, Span, Tone, words
-from moe_core.explain.flat import flatten
+from moe_core.explain.flat import Flat, flatten
 from moe_core.explain.phrases import ranges
 
 FIRST = 8
@@ -41,7 +41,11 @@ def agreement(reports: Sequence[MoEModelReport | MoEResolutionReport]) -> tuple[
     """Every field in which the reports of ranks 0, 1, … differ; empty when they agree."""
     if len(set(reports)) <= 1:
         return ()
-    flats = [flatten(report) for report in reports]
+    return disagreements([flatten(report) for report in reports])
+
+
+def disagreements(flats: Sequence[Flat]) -> tuple[Disagreement, ...]:
+    """The same of reports that are flat already."""
     found = []
     for path in dict.fromkeys(path for flat in flats for path in flat):
         held: dict[str, list[int]] = {}
