@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
+from itertools import accumulate
 from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeVar, cast
 
@@ -81,6 +82,11 @@ class Binding:
     def slot_end(self) -> int:
         """One past the last slot of this rank."""
         return self.slot_start + expert_partition(self.num_slots, self.deployment.ep_size)[self.groups.ep_rank]
+
+    @cached_property
+    def slot_ends(self) -> tuple[int, ...]:
+        """One past the last slot of each EP rank."""
+        return tuple(accumulate(expert_partition(self.num_slots, self.deployment.ep_size)))
 
     @property
     def num_local_slots(self) -> int:

@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 from moe_core.registry import Declared
-from moe_plugins import comm_all_gather, comm_none, declared, torch_grouped, vanilla
+from moe_plugins import (
+    comm_all_gather,
+    comm_all_to_all,
+    comm_expert_major,
+    comm_none,
+    declared,
+    fused_all_to_all,
+    torch_grouped,
+    vanilla,
+)
 
 PLUGINS: tuple[object, ...] = (
     *declared.PLUGINS,
     *(
         Declared(candidate)
-        for plugin in (comm_none, comm_all_gather, vanilla, torch_grouped)
+        for plugin in (
+            comm_none,
+            comm_all_gather,
+            comm_all_to_all,
+            comm_expert_major,
+            vanilla,
+            torch_grouped,
+            fused_all_to_all,
+        )
         for candidate in plugin.CANDIDATES
     ),
 )

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import Enum, auto
 from types import TracebackType
-from typing import ClassVar, NamedTuple, Self, TypeVar, final
+from typing import ClassVar, NamedTuple, Self, final
 
 import torch
 
+from moe_core.communication.joining import joined, refuse_gradients
 from moe_core.execution import Binding
-
-Result = TypeVar("Result")
 
 
 class Dispatched(NamedTuple):
@@ -24,11 +23,21 @@ class Dispatched(NamedTuple):
     token_final_scales: torch.Tensor
 
 
+def checked_counts(counts: Sequence[int], num_ranks: int, rank: int, own: int) -> tuple[int, ...]:
+    """`counts` as a tuple, when it has one count per rank and this rank's is `own`; else ``ValueError``."""
+    if len(counts) != num_ranks:
+        raise ValueError(f"all_rank_num_tokens has {len(counts)} counts, needed one for each of {num_ranks} ranks")
+    if counts[rank] != own:
+        raise ValueError(f"rank {rank} has {own} rows, but all_rank_num_tokens says {counts[rank]}")
+    return tuple(counts)
+
+
 class Phase(Enum):
     """Where a strategy is between two collectives."""
 
     IDLE = auto()
     DISPATCHED = auto()
+    ASLEEP = auto()
     DESTROYED = auto()
 
 
@@ -81,12 +90,10 @@ class Communication(ABC):
         ``[0, num_slots)`` names nobody: it contributes exactly zero.
         """
         self._require(Phase.IDLE, "dispatch")
-        if self.inference_only and torch.is_grad_enabled() and (x.requires_grad or token_final_scales.requires_grad):
-            raise RuntimeError(
-                f"{type(self).__name__} moves no gradients, and its inputs require them; run under torch.no_grad()"
-            )
+        if self.inference_only:
+            refuse_gradients(type(self).__name__, x, token_final_scales)
         rows = Dispatched(x, x_sf, token_selected_slots, token_final_scales)
-        result = self._join("dispatch", self._dispatch, rows, all_rank_num_tokens)
+        result = joined(self.groups.watch, "dispatch", self._dispatch, rows, all_rank_num_tokens)
         self._phase = Phase.DISPATCHED
         return result
 
@@ -95,13 +102,25 @@ class Communication(ABC):
         """Sum over ranks of the dispatched rows' outputs, ``[N, H]``, back in this rank's own rows, ``[T, H]``."""
         self._require(Phase.DISPATCHED, "combine")
         self._phase = Phase.IDLE
-        return self._join("combine", self._combine, y)
+        return joined(self.groups.watch, "combine", self._combine, y)
 
     @final
     def reset(self) -> None:
-        """Forget a dispatch that nobody will combine; all ranks together, when an aborted forward is over everywhere."""
+        """Forget a dispatch that nobody will combine; on all ranks, when an aborted forward is over everywhere."""
         if self._phase is Phase.DISPATCHED:
             self._phase = Phase.IDLE
+
+    @final
+    def sleep(self) -> None:
+        """Refuse everything until :meth:`wake`; whoever puts strategies to sleep detaches what they hold."""
+        self._require(Phase.IDLE, "sleep")
+        self._phase = Phase.ASLEEP
+
+    @final
+    def wake(self) -> None:
+        """Be idle again."""
+        self._require(Phase.ASLEEP, "wake")
+        self._phase = Phase.IDLE
 
     @final
     def destroy(self) -> None:
@@ -126,19 +145,6 @@ class Communication(ABC):
 
     def _release(self) -> None:  # noqa: B027 - most strategies hold nothing
         pass
-
-    def _join(self, what: str, collective: Callable[..., Result], *arguments: object) -> Result:
-        watch = self.groups.watch
-        if watch is None:
-            return collective(*arguments)
-        watch.enter(what)
-        try:
-            return collective(*arguments)
-        except Exception as error:
-            explained = watch.explain(error)
-            if explained is error:
-                raise
-            raise explained from error
 
     def _require(self, phase: Phase, what: str) -> None:
         if self._phase is not phase:

@@ -42,6 +42,8 @@ __all__ = [
     "flag",
     "is_",
     "isnt",
+    "moves_tokens",
+    "moves_tokens_to_experts",
     "need",
     "no_eplb",
     "no_gptoss_style",
@@ -130,6 +132,35 @@ def no_eplb(*, when: Conditions = ()) -> Requirement:
 def no_smart_router() -> Requirement:
     """Refuses smart-router clusters."""
     return need(Reason.TOPOLOGY_UNSUPPORTED, "cluster_size", Equals(value=1), "turn the smart router off")
+
+
+def moves_tokens() -> tuple[Requirement, ...]:
+    """What every strategy that moves tokens needs: ranks with tokens of their own, and weights that stay."""
+    return (
+        need(
+            Reason.TOPOLOGY_UNSUPPORTED,
+            "use_dp",
+            Equals(value=True),
+            "without attention data parallelism every rank has every token: there is nothing to exchange",
+        ),
+        need(Reason.TOPOLOGY_UNSUPPORTED, "dwdp_size", Equals(value=1), "DWDP moves weights instead of tokens"),
+    )
+
+
+def moves_tokens_to_experts() -> tuple[Requirement, ...]:
+    """What every strategy needs that sends a token only where its experts are: experts split by EP alone."""
+    return (
+        *moves_tokens(),
+        need(Reason.TOPOLOGY_UNSUPPORTED, "ep_size", AtLeast(value=2), "spread the experts: ep_size 2 or more"),
+        need(
+            Reason.TOPOLOGY_UNSUPPORTED,
+            "tp_size",
+            Equals(value=1),
+            "use expert parallelism alone, or AllGatherReduceScatter, which sums over MoE TP",
+        ),
+        no_smart_router(),
+        need(Reason.PATH_NOT_ENABLED, "allow_alltoall", Equals(value=True), "allow all-to-all"),
+    )
 
 
 def divisible(

@@ -45,7 +45,7 @@ class ForwardPlan(Frozen):
     num_tokens: tuple[int, ...]
     """A single count when every rank has the same tokens."""
     padded_tokens: tuple[int, ...]
-    """Rows after padding; longer than ``num_tokens`` where zero rows are appended."""
+    """Rows with padding: what attention brings, or zero rows that are appended. A fused kernel sees none of it."""
     chunks: tuple[ChunkPlan, ...]
     """Empty when no rank has a token: every rank returns ``[0, H]`` without a collective."""
     quantize: QuantizeOrder

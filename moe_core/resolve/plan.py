@@ -52,7 +52,7 @@ def _plan(report: MoEResolutionReport, given: tuple[int, ...], use_dp_padding: b
     counts = _checked(report.deployment, given)
     backend = report.winner(CandidateKind.BACKEND, max(counts) or None)
     if backend.scheduler_kind is SchedulerKind.FUSED_COMM:
-        return _fused(report, backend, counts)
+        return _fused(report, backend, counts, use_dp_padding)
     return _external(report, backend, counts, use_dp_padding)
 
 
@@ -73,14 +73,17 @@ def _checked(deployment: MoEDeployment, counts: tuple[int, ...]) -> tuple[int, .
     return counts
 
 
-def _fused(report: MoEResolutionReport, backend: RankedCandidate, counts: tuple[int, ...]) -> ForwardPlan:
+def _fused(
+    report: MoEResolutionReport, backend: RankedCandidate, counts: tuple[int, ...], use_dp_padding: bool
+) -> ForwardPlan:
     # Ranks without rows launch the kernel with none: its exchange needs every rank in every chunk.
     num_chunks = _num_chunks(max(counts), report.deployment.moe_max_num_tokens)
     pieces = [_split(count, num_chunks) for count in counts]
     chunks = [ChunkPlan(sizes=sizes, kept=(True,) * len(counts)) for sizes in zip(*pieces, strict=True)]
     return ForwardPlan(
         scheduler_kind=SchedulerKind.FUSED_COMM, backend=backend.identity, communication=None, num_tokens=counts,
-        padded_tokens=counts, chunks=tuple(chunks) if max(counts) else (), quantize=QuantizeOrder.LOCAL,
+        padded_tokens=(max(counts),) * len(counts) if use_dp_padding else counts,
+        chunks=tuple(chunks) if max(counts) else (), quantize=QuantizeOrder.LOCAL,
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import inspect
 import tempfile
@@ -37,6 +38,8 @@ def _enter(rank: int, num_ranks: int, store: str, source: str, name: str, argume
     try:
         _load(source, name)(rank, *arguments)
     finally:
+        # A group that something still holds when the interpreter ends takes the process down with its threads.
+        gc.collect()
         dist.destroy_process_group()
 
 

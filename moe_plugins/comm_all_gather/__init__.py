@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from moe_core.contract.candidate import MoECandidate
-from moe_core.contract.declare import Equals, Reason, need
+from moe_core.contract.candidate import MoECandidate, MoEStaticCapability
+from moe_core.contract.declare import moves_tokens
 from moe_core.contract.vocabulary import CandidateKind
 
 CANDIDATES = (
@@ -15,14 +15,7 @@ CANDIDATES = (
         priority=1000,
         upstream=True,
         factory="moe_plugins.comm_all_gather.strategy:AllGatherReduceScatter",
-        requirements=(
-            need(
-                Reason.TOPOLOGY_UNSUPPORTED,
-                "use_dp",
-                Equals(value=True),
-                "without attention data parallelism every rank has every token: there is nothing to exchange",
-            ),
-            need(Reason.TOPOLOGY_UNSUPPORTED, "dwdp_size", Equals(value=1), "DWDP moves weights instead of tokens"),
-        ),
+        requirements=moves_tokens(),
+        capabilities=MoEStaticCapability(supports_graph_padding_trim=True),
     ),
 )

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 from torch.nn.functional import pad
 
-from moe_core.communication import Communication, Dispatched
+from moe_core.communication import Communication, Dispatched, checked_counts
 from moe_core.execution import BindError, Binding
 
 # torch 2.13 renames both and warns about the old names.
@@ -28,7 +28,9 @@ class AllGatherReduceScatter(Communication):
         self._sizes: tuple[int, ...] = ()
 
     def _dispatch(self, rows: Dispatched, all_rank_num_tokens: Sequence[int]) -> Dispatched:
-        self._sizes = self._checked(tuple(all_rank_num_tokens), rows.x.shape[0])
+        self._sizes = checked_counts(
+            all_rank_num_tokens, dist.get_world_size(self._group), self.groups.rank, len(rows.x)
+        )
         return Dispatched(
             x=self._gather(rows.x),
             x_sf=None if rows.x_sf is None else self._gather(rows.x_sf),
@@ -57,14 +59,6 @@ class AllGatherReduceScatter(Communication):
             blocks = zip(torch.split(received, most), self._sizes, strict=True)
             received = torch.cat([block[:size] for block, size in blocks])
         return received.view(rows.dtype)
-
-    def _checked(self, sizes: tuple[int, ...], own: int) -> tuple[int, ...]:
-        world, rank = dist.get_world_size(self._group), self.groups.rank
-        if len(sizes) != world:
-            raise ValueError(f"all_rank_num_tokens has {len(sizes)} counts, needed one for each of {world} ranks")
-        if sizes[rank] != own:
-            raise ValueError(f"rank {rank} has {own} rows, but all_rank_num_tokens says {sizes[rank]}")
-        return sizes
 
 
 def _padded(rows: torch.Tensor, count: int) -> torch.Tensor:

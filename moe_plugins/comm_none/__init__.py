@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from moe_core.contract.candidate import MoECandidate
+from moe_core.contract.candidate import MoECandidate, MoEStaticCapability
 from moe_core.contract.declare import AtLeast, Equals, Reason, need
 from moe_core.contract.requirement import Condition
 from moe_core.contract.vocabulary import CandidateKind
@@ -15,6 +15,7 @@ CANDIDATES = (
         title="no token exchange",
         priority=100,
         factory="moe_plugins.comm_none.strategy:NoExchange",
+        capabilities=MoEStaticCapability(supports_graph_padding_trim=True),
         requirements=(
             need(
                 Reason.TOPOLOGY_UNSUPPORTED,

@@ -16,7 +16,15 @@ from moe_core.contract.declare import (
     sm_in,
 )
 from moe_core.contract.requirement import Requirement
-from moe_core.contract.vocabulary import ActivationType, CandidateKind, CudaGraphMode, Device, DType, QuantAlgo
+from moe_core.contract.vocabulary import (
+    ActivationType,
+    CandidateKind,
+    CudaGraphMode,
+    Device,
+    DType,
+    QuantAlgo,
+    TokenLayout,
+)
 
 CUDA = (is_("device", Device.CUDA),)
 FULL_GRAPH = (is_("cuda_graph", CudaGraphMode.FULL),)
@@ -52,7 +60,9 @@ CANDIDATES = (
             need(Reason.CUDA_GRAPH_UNSUPPORTED, "dtype_act", Equals(value=DType.BFLOAT16), LOOP, when=FULL_GRAPH),
             no_smart_router(),
         ),
+        layouts=tuple(TokenLayout),
         capabilities=MoEStaticCapability(
+            supports_graph_padding_trim=True,
             supports_expert_bias=True,
             supports_apply_router_weight_on_input=True,
             supports_non_divisible_ep=True,

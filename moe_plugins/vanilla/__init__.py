@@ -14,7 +14,7 @@ from moe_core.contract.declare import (
     whole_groups,
 )
 from moe_core.contract.requirement import Requirement
-from moe_core.contract.vocabulary import ActivationType, CandidateKind, DType, QuantAlgo
+from moe_core.contract.vocabulary import ActivationType, CandidateKind, DType, QuantAlgo, TokenLayout
 
 GROUPS_OF_16 = (QuantAlgo.NVFP4, QuantAlgo.W4A16_NVFP4)
 MXFP4 = (QuantAlgo.W4A16_MXFP4, QuantAlgo.W4A8_MXFP4_FP8, QuantAlgo.W4A8_MXFP4_MXFP8)
@@ -51,7 +51,9 @@ CANDIDATES = (
             whole_groups(when=(one_of("quant", *GROUPED), isnt("tp_size", 1))),
             no_smart_router(),
         ),
+        layouts=tuple(TokenLayout),
         capabilities=MoEStaticCapability(
+            supports_graph_padding_trim=True,
             supports_expert_bias=True,
             supports_apply_router_weight_on_input=True,
             supports_non_divisible_ep=True,

@@ -25,7 +25,8 @@ UPSTREAM_FAMILIES = {
     "VANILLA": 1,
 }
 STRATEGY_FAMILIES = {
-    "ALLGATHER", "DEEPEP", "DEEPEPLOWLATENCY", "NCCL_EP", "NONE", "NVLINK_ONE_SIDED", "NVLINK_TWO_SIDED",
+    "ALLGATHER", "ALLTOALL", "DEEPEP", "DEEPEPLOWLATENCY", "EXPERT_MAJOR", "NCCL_EP", "NONE", "NVLINK_ONE_SIDED",
+    "NVLINK_TWO_SIDED",
 }  # fmt: skip
 
 
@@ -61,16 +62,16 @@ def test_families(candidates):
     assert {c.family for c in of_kind(candidates, CandidateKind.COMMUNICATION)} == STRATEGY_FAMILIES
 
 
-def test_only_mega_moe_exchanges_tokens_itself(candidates):
+def test_only_mega_moe_and_its_slow_twin_exchange_tokens_themselves(candidates):
     fused = {c.family for c in candidates if c.scheduler_kind is SchedulerKind.FUSED_COMM}
-    assert fused == {"MEGAMOE_CUTEDSL", "MEGAMOE_DEEPGEMM"}
+    assert fused == {"MEGAMOE_CUTEDSL", "MEGAMOE_DEEPGEMM", "FUSED_ALLTOALL"}
 
 
 def test_only_expert_major_rows_are_weighted_by_combine(candidates):
     for strategy in of_kind(candidates, CandidateKind.COMMUNICATION):
         assert strategy.finalize_before_combine == (strategy.layouts == (TokenLayout.TOKEN_MAJOR,)), strategy.identity
     expert_major = [c for c in of_kind(candidates, CandidateKind.COMMUNICATION) if not c.finalize_before_combine]
-    assert {c.family for c in expert_major} == {"DEEPEPLOWLATENCY"}
+    assert {c.family for c in expert_major} == {"DEEPEPLOWLATENCY", "EXPERT_MAJOR"}
 
 
 def test_every_fact_exists(candidates):
