@@ -130,6 +130,11 @@ class ConfigurableMoE(torch.nn.Module):
         """The backend for the largest token bucket."""
         return self._made[-1].backend
 
+    @property
+    def strategies(self) -> tuple[Communication, ...]:
+        """What exchanges tokens: to be put to sleep, say."""
+        return tuple(self._strategies.values())
+
     def forward(
         self,
         hidden_states: torch.Tensor,
