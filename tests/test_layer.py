@@ -17,6 +17,7 @@ from moe_core.reference import reference_moe
 from moe_core.registry import load_catalog
 from moe_core.resolve import resolve_moe_impl
 from moe_core.routing import route
+from moe_core.testing.nosync import no_host_sync
 from moe_core.testing.numerics import assert_bitwise_equal, assert_close, tolerance_in
 from moe_core.testing.problems import ACTIVATIONS, small_problem
 from moe_core.testing.ranks import run_on_ranks
@@ -160,6 +161,15 @@ def test_repeats_bitwise(backend):
     with scene.layer(backend) as layer, scene.layer(backend) as again:
         assert_bitwise_equal(layer(*inputs), layer(*inputs))
         assert_bitwise_equal(again(*inputs), layer(*inputs))
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_the_host_waits_for_nothing(routing):
+    scene = Scene(small_problem(**ROUTINGS[routing]))
+    with scene.layer("TORCH_GROUPED") as layer, torch.no_grad():
+        inputs = scene.inputs(33)
+        with no_host_sync():
+            layer(*inputs, is_padding=torch.arange(33) > 30)
 
 
 def test_the_routed_scaling_factor_scales_the_routed_part_alone():

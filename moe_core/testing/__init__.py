@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from moe_core.testing.boundary import BoundaryCase, boundary_cases, typical_question
     from moe_core.testing.conformance import PluginConformance
+    from moe_core.testing.nosync import HostSyncError, no_host_sync
     from moe_core.testing.question import Question, forget, knows_no_more
     from moe_core.testing.traps import ImpureError, armed
 
@@ -25,6 +26,8 @@ __all__ = [
     "knows_no_more",
     "ImpureError",
     "armed",
+    "HostSyncError",
+    "no_host_sync",
 ]
 
 _HOME = {
@@ -37,6 +40,8 @@ _HOME = {
     "knows_no_more": "question",
     "ImpureError": "traps",
     "armed": "traps",
+    "HostSyncError": "nosync",
+    "no_host_sync": "nosync",
 }
 
 

@@ -17,10 +17,11 @@ from moe_core.contract.check import check
 from moe_core.contract.deployment import MoEDeployment
 from moe_core.contract.environment import MoEEnvironment
 from moe_core.contract.problem import MoEProblem
-from moe_core.contract.vocabulary import DType
+from moe_core.contract.vocabulary import CudaGraphMode, Device, DType
 from moe_core.execution import TORCH_DTYPE, Binding, MoEBackend, MoERunContext, ParallelGroups, bind_factory
 from moe_core.reference import reference_moe
 from moe_core.resolve import can_implement
+from moe_core.testing.nosync import no_host_sync
 from moe_core.testing.numerics import assert_bitwise_equal, assert_close, poisoned_memory, tolerance_in
 from moe_core.testing.weights import random_weights
 from moe_core.weights import ExpertWeights
@@ -192,6 +193,25 @@ def assert_leaves_inputs_alone(trial: BackendTrial) -> None:
         assert_bitwise_equal(tensor, before[name])
 
 
+def assert_needs_no_host_sync(trial: BackendTrial) -> None:
+    """Where the candidate may be captured in a full CUDA graph, the host waits for nothing."""
+    if not can_implement(trial.candidate, trial.problem, _captured_on(trial.device)):
+        return
+    backend, batch = trial.bind(), trial.batch(16)
+    trial.run(backend, batch, poisoned=False)  # what is compiled or allocated once may wait
+    with no_host_sync():
+        trial.run(backend, batch, poisoned=False)
+
+
+def _captured_on(device: torch.device) -> MoEDeployment:
+    # On the CPU nothing is captured: there, the question is what the operations do that a GPU would be given.
+    environment = MoEEnvironment()
+    if device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability(device)
+        environment = MoEEnvironment(device=Device.CUDA, sm=10 * major + minor)
+    return MoEDeployment(environment=environment, cuda_graph=CudaGraphMode.FULL)
+
+
 def assert_gradients_match_twin(trial: BackendTrial) -> None:
     """Gradients of rows, scales and weights equal the twin's; foreign ids and NaN rows leave no trace in them.
 
@@ -222,5 +242,6 @@ CHECKS: tuple[Callable[[BackendTrial], None], ...] = (
     assert_ranks_add_up,
     assert_repeats_bitwise,
     assert_leaves_inputs_alone,
+    assert_needs_no_host_sync,
 )
 """Every check of a backend."""

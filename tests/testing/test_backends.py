@@ -56,7 +56,14 @@ def test_cheats_are_caught_by_the_checks_that_are_meant_to(backend):
     ("backend", "admitted"), [("Trembles", {"deterministic": False}), ("LoadsOnce", {"reloadable": False})]
 )
 def test_what_a_candidate_admits_is_no_cheat(backend, admitted):
-    assert failed_checks(trial_of(backend, capabilities=MoEStaticCapability(**admitted))) == set()
+    assert (
+        failed_checks(trial_of(backend, capabilities=MoEStaticCapability(supports_cuda_graph=False, **admitted)))
+        == set()
+    )
+
+
+def test_a_claim_of_cuda_graphs_that_the_host_must_wait_for_is_caught():
+    assert failed_checks(trial_of("Twin", capabilities=MoEStaticCapability())) == {"needs_no_host_sync"}
 
 
 def test_gradients_that_are_lost_are_caught():

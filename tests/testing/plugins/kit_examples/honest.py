@@ -1,6 +1,6 @@
 """A plugin that keeps every promise, with a ``can_implement`` of its own; what the cheats differ from."""
 
-from moe_core.contract.candidate import MoEActivationSupport, MoECandidate
+from moe_core.contract.candidate import MoEActivationSupport, MoECandidate, MoEStaticCapability
 from moe_core.contract.declare import divisible, quant_in, sm_in
 from moe_core.contract.vocabulary import ActivationType, CandidateKind, QuantAlgo
 from moe_core.registry import hookimpl
@@ -18,6 +18,7 @@ def declaration(name, **changes):
             "requirements": (quant_in(QuantAlgo.NONE), sm_in(80, 90), divisible("hidden_size", 16)),
             "factory": "kit_examples.backends:Twin",
             "tolerance": 6e-3,
+            "capabilities": MoEStaticCapability(supports_cuda_graph=False),
         }
         | changes
     )
