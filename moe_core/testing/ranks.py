@@ -1,4 +1,4 @@
-"""Several ranks on one machine: processes that talk through gloo."""
+"""Several ranks on one machine: processes that talk through gloo, or NCCL with a GPU each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TIMEOUT = timedelta(seconds=60)
 """After which a collective that not every rank entered becomes an error."""
 
 
-def run_on_ranks(num_ranks: int, worker: Callable[..., None], *arguments: Any) -> None:
+def run_on_ranks(num_ranks: int, worker: Callable[..., None], *arguments: Any, backend: str = "gloo") -> None:
     """Call ``worker(rank, *arguments)`` on every rank, with the default process group made; raises what a rank raised.
 
     `worker` is a function at the top level of a file that each rank can execute again, such as a test module.
@@ -28,13 +28,17 @@ def run_on_ranks(num_ranks: int, worker: Callable[..., None], *arguments: Any) -
     assert source is not None, f"{worker!r} has no source file"
     with tempfile.TemporaryDirectory() as folder:
         store = Path(folder, "store").as_uri()
-        task = (num_ranks, store, source, worker.__name__, arguments)
+        task = (num_ranks, store, backend, source, worker.__name__, arguments)
         spawn(_enter, task, nprocs=num_ranks)  # type: ignore[no-untyped-call]
 
 
-def _enter(rank: int, num_ranks: int, store: str, source: str, name: str, arguments: tuple[Any, ...]) -> None:
+def _enter(
+    rank: int, num_ranks: int, store: str, backend: str, source: str, name: str, arguments: tuple[Any, ...]
+) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=num_ranks, timeout=TIMEOUT)
+    if backend == "nccl":
+        torch.cuda.set_device(rank)
+    dist.init_process_group(backend, init_method=store, rank=rank, world_size=num_ranks, timeout=TIMEOUT)
     try:
         _load(source, name)(rank, *arguments)
     finally:
