@@ -9,7 +9,7 @@ import torch
 from moe_core.contract.candidate import MoECandidate
 from moe_core.contract.problem import MoEProblem
 from moe_core.contract.report import MoEResolutionReport
-from moe_core.contract.vocabulary import Device
+from moe_core.contract.vocabulary import Device, RoutingMethodType
 from moe_core.execution import TORCH_DTYPE, Binding, ParallelGroups
 from moe_core.quantization import weight_format
 from moe_core.weights import ExpertWeights, misfits
@@ -95,6 +95,8 @@ def _unrunnable(report: MoEResolutionReport, groups: ParallelGroups | None, is_b
         errors.append(f"balancer: found {found}, and the report says eplb_enabled={deployment.eplb_enabled}")
     if deployment.dwdp_size > 1:
         errors.append("the layer moves no weights between ranks: resolve without DWDP")
+    if report.problem.routing is RoutingMethodType.UNSPECIFIED:
+        errors.append("routing is Unspecified: the model routes by itself, and the layer cannot; name a method")
     if report.problem.dtype_act is None:
         errors.append("dtype_act is unknown; give it in the problem")
     errors += _unreadable(report.problem)

@@ -88,7 +88,9 @@ def test_several_ranks_need_groups():
         bind(report_for(small_problem(), ep_size=2))
 
 
-def test_an_unknown_element_type():
+def test_an_unknown_element_type_and_a_method_without_a_name():
+    with pytest.raises(BindError, match="routing is Unspecified: the model routes by itself"):
+        bind(report_for(small_problem(routing="Unspecified")))
     with pytest.raises(BindError, match="dtype_act is unknown"):
         bind(report_for(small_problem(dtype_act=None)), random_weights(small_problem()))
 

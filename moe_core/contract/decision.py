@@ -84,8 +84,8 @@ class Decision(Frozen):
 
     @property
     def settled(self) -> bool:
-        """Whether there is a winner, or none is needed because the backend exchanges tokens itself."""
-        return self.winner is not None or self.selected_by is SelectedBy.FUSED
+        """Whether there is a winner, or none is needed: backend or model does it by itself."""
+        return self.winner is not None or self.selected_by in (SelectedBy.FUSED, SelectedBy.MODEL)
 
     @property
     def winning(self) -> RankedCandidate | None:

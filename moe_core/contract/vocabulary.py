@@ -191,6 +191,8 @@ class SelectedBy(Word):
     FALLBACK = "fallback"
     FUSED = "fused"
     """The backend exchanges tokens itself: no communication strategy is needed."""
+    MODEL = "model"
+    """The routing method has no name here, so the model routes by itself: no routing kernel is needed."""
     FAILED = "failed"
 
 

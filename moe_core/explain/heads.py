@@ -15,6 +15,11 @@ from moe_core.explain.phrases import ONE_OF, counted, duration, reason
 
 LABELS = {CandidateKind.BACKEND: "winner", CandidateKind.COMMUNICATION: "exchange", CandidateKind.ROUTING: "routing"}
 
+NONE_NEEDED = {
+    SelectedBy.FUSED: "inside the backend's kernel: no strategy is needed",
+    SelectedBy.MODEL: "by the model itself: no kernel is needed",
+}
+
 
 def head(outcome: Outcome) -> Iterator[Row]:
     """The answer in rows; the first is the winner and why, or that there is none and why."""
@@ -35,7 +40,7 @@ def head(outcome: Outcome) -> Iterator[Row]:
 def _won(decision: Decision) -> Text:
     winner = decision.winning
     if winner is None:
-        return words("inside the backend's kernel: no strategy is needed")
+        return words(NONE_NEEDED[decision.selected_by])
     return words(Span(winner.identity, Tone.GOOD), _adjusted(winner), f": {because(decision, winner)}")
 
 

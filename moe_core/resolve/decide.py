@@ -13,7 +13,7 @@ from moe_core.contract.eligibility import Assumption, Rejection
 from moe_core.contract.evidence import Evidence
 from moe_core.contract.problem import MoEProblem
 from moe_core.contract.request import MoERequest
-from moe_core.contract.vocabulary import CandidateKind, RequestedBy, SelectedBy
+from moe_core.contract.vocabulary import CandidateKind, RequestedBy, RoutingMethodType, SelectedBy
 from moe_core.resolve.ask import Answers
 from moe_core.resolve.degrade import step_down, too_late_to_quantize
 from moe_core.resolve.pair import GATHER, NO_EXCHANGE, Pair, best_pair, mismatch, no_partner
@@ -86,8 +86,7 @@ def decide(question: Question) -> Outcome:
         pairs, alone = _apart_from_request(question, pairs, alone)
     decisions = [_backend(question, pairs, alone, winner), _communication(question, winner)]
     if question.answers[ROUTING]:
-        order = question.ranked[ROUTING].order
-        decisions.append(_decision(question, ROUTING, _Choice(order[0] if order else None, order)))
+        decisions.append(_routing(question))
     rows = [d.winning for d in decisions if d.winning is not None]
     return Outcome(
         tuple(decisions),
@@ -145,6 +144,13 @@ def _communication(question: Question, winner: Pair | None) -> Decision:
     order = sorted((c for c in order if c.identity not in unfit), key=lambda c: c is not chosen)
     settled = SelectedBy.FUSED if chosen is None else None
     return _decision(question, COMMUNICATION, _Choice(chosen, order, unfit, settled_by=settled))
+
+
+def _routing(question: Question) -> Decision:
+    order = question.ranked[ROUTING].order
+    if question.problem.routing is RoutingMethodType.UNSPECIFIED:
+        return _decision(question, ROUTING, _Choice(None, order, settled_by=SelectedBy.MODEL))
+    return _decision(question, ROUTING, _Choice(order[0] if order else None, order))
 
 
 def _degradations(question: Question, backend: Decision, exchange: Decision, winner: Pair) -> list[Degradation]:

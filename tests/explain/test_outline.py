@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from moe_core.contract.candidate import MoECandidate
 from moe_core.contract.catalog import Catalog
 from moe_core.contract.decision import PluginError
 from moe_core.contract.deployment import MoEDeployment
@@ -31,6 +32,18 @@ GOLDEN_QUESTIONS = {
     },
     "contradiction": {"ep_size": 8, "dp_size": 3},
 }
+
+
+def test_a_model_that_routes_by_itself_is_told_so(resolved, fp8_problem, catalog):
+    router = MoECandidate(
+        identity="omega.torch.router.any", kind="routing", family="ROUTER", title="a router", factory="somewhere:make"
+    )
+    text = as_text(
+        explain(
+            resolved(fp8_problem.evolve(routing="Unspecified"), candidates=Catalog.of((*catalog.candidates, router)))
+        )
+    )
+    assert re.search(r"routing +by the model itself: no kernel is needed", text)
 
 
 @pytest.mark.parametrize("name", GOLDEN_QUESTIONS)

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from moe_core.contract.candidate import MoECandidate
 from moe_core.contract.catalog import Catalog, CatalogEntry
 from moe_core.contract.decision import PluginError
 from moe_core.contract.deployment import MoEDeployment
@@ -54,6 +55,20 @@ def test_a_fused_backend_takes_no_communication(catalog, bf16, ep8):
     assert report.communication.selected_by is SelectedBy.FUSED
     assert report.communication.winner is None
     assert set(reasons(report.communication, "acme.gather.scatter.any")) == {Reason.FORMAT_INCOMPATIBLE}
+
+
+def test_a_model_that_routes_by_itself_needs_no_routing_kernel(catalog, bf16, ep8):
+    router = MoECandidate(
+        identity="acme.router.twin.any", kind="routing", family="ROUTER", title="a router", factory="pkg.mod:build"
+    )
+    with_router = Catalog.of((*catalog.candidates, router))
+    assert resolve(bf16, ep8, with_router).decision(CandidateKind.ROUTING).winner == router.identity
+    report = resolve(bf16.evolve(routing="Unspecified"), ep8, with_router)
+    decision = report.decision(CandidateKind.ROUTING)
+    assert (decision.winner, decision.selected_by) == (None, SelectedBy.MODEL)
+    assert report.ok
+    refused = Catalog.of((*catalog.candidates, router.evolve(factory=None)))
+    assert not resolve(bf16, ep8, refused).ok
 
 
 def test_a_backend_is_paired_with_the_best_strategy_that_fits(catalog, bf16, ep8):
