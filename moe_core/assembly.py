@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, TypeAlias
 
 import torch
@@ -14,6 +15,7 @@ from moe_core.contract.report import MoEResolutionReport
 from moe_core.contract.vocabulary import CandidateKind, SchedulerKind
 from moe_core.execution import Binding, MoEBackend, ParallelGroups, bind_factory, refuse
 from moe_core.resolve import strategies_of
+from moe_core.routing import Route, RoutingConfig, select_experts
 from moe_core.schedule import (
     NO_BALANCER,
     ExternalCommMoEScheduler,
@@ -63,6 +65,15 @@ def bindings_of(report: MoEResolutionReport, site: Site) -> tuple[list[Binding],
 
     winners = (d.winner for d in report.decisions if d.kind is CandidateKind.BACKEND and d.winner)
     return of(dict.fromkeys(winners)), of(strategies_of(report))
+
+
+def make_route(report: MoEResolutionReport, site: Site, binding: Binding) -> Route:
+    """What the routing decision chose; the twin where no routing candidate was asked."""
+    if all(d.kind is not CandidateKind.ROUTING for d in report.decisions):
+        return partial(select_experts, RoutingConfig.of(report.problem))
+    candidate = site.catalog.get(report.winner(CandidateKind.ROUTING).identity)
+    made: Route = bind_factory(candidate)(replace(binding, candidate=candidate))
+    return made
 
 
 def make_backends(bindings: Sequence[Binding], weights: ExpertWeights, errors: Sequence[str]) -> list[Bound]:

@@ -17,6 +17,7 @@ from moe_core.assembly import (
     check_unfinalized,
     destroy_all,
     make_backends,
+    make_route,
     make_schedulers,
     make_strategies,
     reload_backends,
@@ -29,7 +30,7 @@ from moe_core.contract.plan import ForwardPlan
 from moe_core.contract.report import MoEResolutionReport
 from moe_core.execution import MoEBackend, ParallelGroups
 from moe_core.resolve import plan_forward
-from moe_core.routing import RoutingConfig, select_experts
+from moe_core.routing import Router
 from moe_core.schedule import NO_BALANCER, ForwardInputs, LayerBalancer, Repeats
 from moe_core.schedule.abilities import UnfinalizedCombine, UnfinalizedOutput
 from moe_core.schedule.inputs import NO_EVENT, Event, InputReady
@@ -46,8 +47,6 @@ class ConfigurableMoE(torch.nn.Module):
     Holds resources of all ranks together: use it as a context manager, or call :meth:`destroy` on every rank.
     """
 
-    router_bias: torch.Tensor | None
-    routing_table: torch.Tensor | None
     degradations: Counter[Degradation]
     """How often a forward stepped down from what the report selected, by cause."""
 
@@ -57,22 +56,17 @@ class ConfigurableMoE(torch.nn.Module):
         made: Sequence[Bound],
         strategies: Mapping[str, Communication],
         site: Site,
-        *,
-        router_bias: torch.Tensor | None,
-        routing_table: torch.Tensor | None,
+        router: Router,
     ) -> None:
         super().__init__()
         self.report = report
-        self.routing = RoutingConfig.of(report.problem)
+        self.router = router
         self.degradations = Counter()
         self._made, self._strategies = made, dict(strategies)
         binding = made[-1].binding
         self._hidden_size, self._dtype, self._rank = binding.hidden_size, binding.dtype, binding.groups.rank
         self._repeats = Repeats(site.balancer.repeat_count)
-        self._schedulers = make_schedulers(made, self._strategies, self._select, site)
-        # They belong to the model's checkpoint, not to the layer's.
-        self.register_buffer("router_bias", router_bias, persistent=False)
-        self.register_buffer("routing_table", routing_table, persistent=False)
+        self._schedulers = make_schedulers(made, self._strategies, router.forward, site)
         make_callable(self)
 
     @classmethod
@@ -116,11 +110,11 @@ class ConfigurableMoE(torch.nn.Module):
         errors = _check_router(report, router_bias, routing_table)
         errors += check_unfinalized(site, for_backends, for_strategies)
         made = make_backends(for_backends, weights, errors)
-        RoutingConfig.of(report.problem)
+        router = Router(make_route(report, site, made[-1].binding), router_bias, routing_table)
         # The last step, so that no failure can leave a strategy that other ranks wait for.
         strategies = make_strategies(for_strategies)
         try:
-            return cls(report, made, strategies, site, router_bias=router_bias, routing_table=routing_table)
+            return cls(report, made, strategies, site, router)
         except BaseException:
             destroy_all(strategies.values())
             raise
@@ -235,9 +229,6 @@ class ConfigurableMoE(torch.nn.Module):
         y_TH = self._schedulers[plan.backend].forward(plan, inputs, self._repeats.turn, do_finalize=do_finalize)
         self._repeats.advance()
         return y_TH
-
-    def _select(self, logits_TE: torch.Tensor, input_ids_T: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-        return select_experts(self.routing, logits_TE, self.router_bias, input_ids_T, self.routing_table)
 
     def _rows_of(self, hidden_states: torch.Tensor, hidden_states_sf: torch.Tensor | None) -> torch.Tensor:
         if hidden_states_sf is not None:

@@ -10,6 +10,7 @@ from moe_plugins import (
     comm_none,
     declared,
     fused_all_to_all,
+    routing_torch,
     torch_grouped,
     vanilla,
 )
@@ -26,6 +27,7 @@ PLUGINS: tuple[object, ...] = (
             vanilla,
             torch_grouped,
             fused_all_to_all,
+            routing_torch,
         )
         for candidate in plugin.CANDIDATES
     ),

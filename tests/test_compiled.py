@@ -133,7 +133,9 @@ def test_gradients_are_refused():
 
 
 @pytest.mark.parametrize(
-    "options", [{"do_finalize": False}, {"lora_params": ("adapter",)}, {"input_ready_event": object()}], ids=str
+    "options",
+    [{"do_finalize": False}, {"lora_params": ("adapter",)}, {"input_ready_event": object()}],
+    ids=lambda options: next(iter(options)),
 )
 def test_what_the_operation_cannot_carry_is_refused(options):
     call = compiled(layer_for(small_problem()), **options)

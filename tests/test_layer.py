@@ -2,16 +2,17 @@
 
 import pytest
 import torch
-import torch.distributed as dist
 
+from moe_core.contract.candidate import MoECandidate
 from moe_core.contract.catalog import Catalog
+from moe_core.contract.declare import AtMost, Reason, need
 from moe_core.contract.deployment import MoEDeployment
 from moe_core.contract.environment import MoEEnvironment
 from moe_core.contract.problem import MoEProblem
 from moe_core.contract.request import MoERequest
-from moe_core.contract.vocabulary import Device, DType
+from moe_core.contract.vocabulary import CandidateKind, Device, DType
 from moe_core.contract.vocabulary import RoutingMethodType as Method
-from moe_core.execution import TORCH_DTYPE, ParallelGroups
+from moe_core.execution import TORCH_DTYPE, BindError
 from moe_core.layer import ConfigurableMoE
 from moe_core.reference import reference_moe
 from moe_core.registry import load_catalog
@@ -20,9 +21,8 @@ from moe_core.routing import route
 from moe_core.testing.nosync import no_host_sync
 from moe_core.testing.numerics import assert_bitwise_equal, assert_close, tolerance_in
 from moe_core.testing.problems import ACTIVATIONS, small_problem
-from moe_core.testing.ranks import run_on_ranks
 from moe_core.testing.weights import random_weights
-from moe_plugins import comm_all_gather, comm_none, torch_grouped, vanilla
+from moe_plugins import comm_all_gather, comm_none, routing_torch, torch_grouped, vanilla
 
 CATALOG = Catalog.of(
     (*vanilla.CANDIDATES, *torch_grouped.CANDIDATES, *comm_none.CANDIDATES, *comm_all_gather.CANDIDATES)
@@ -187,9 +187,29 @@ def test_auto_runs_the_winner_of_the_report():
     assert type(odd.backend).__name__ == "ReferenceLoop"
 
 
+def test_the_routing_decision_says_what_routes():
+    scene = Scene(small_problem())
+    fused = MoECandidate(
+        identity="acme.cuda.one_kernel.any", kind="routing", family="FUSED_ROUTING", title="a stub", priority=200,
+        requirements=(need(Reason.TOPK_UNSUPPORTED, "top_k", AtMost(value=2)),),
+        factory="moe_plugins.absent:Router",
+    )  # fmt: skip
+    catalog = Catalog.of((*CATALOG.candidates, *routing_torch.CANDIDATES, fused))
+    report = resolve_moe_impl(scene.problem, MoEDeployment(environment=CPU), candidates=catalog)
+    decision = report.decision(CandidateKind.ROUTING)
+    assert decision.winner == "moe_core.torch.select_experts.any"
+    assert [(r.fact, r.found, r.needed) for r in decision.rejections_of(fused.identity)] == [("top_k", 3, "at most 2")]
+    inputs = scene.inputs(5)
+    with ConfigurableMoE.from_report(report, scene.weights, catalog=catalog) as layer:
+        assert_bitwise_equal(layer(*inputs), scene.layer()(*inputs))
+    able = resolve_moe_impl(scene.problem.evolve(top_k=2), MoEDeployment(environment=CPU), candidates=catalog)
+    with pytest.raises(BindError, match=r"moe_plugins\.absent:Router of acme\.cuda\.one_kernel\.any cannot be loaded"):
+        ConfigurableMoE.from_report(able, scene.weights, catalog=catalog)
+
+
 def test_router_bias_and_table_follow_the_layer_and_stay_out_of_its_state():
     layer = Scene(small_problem(**ROUTINGS["minimax"])).layer()
-    assert [name for name, _ in layer.named_buffers()] == ["router_bias"]
+    assert [name for name, _ in layer.named_buffers()] == ["router.bias"]
     assert layer.state_dict() == {}
 
 
@@ -208,38 +228,6 @@ def test_hidden_states_that_do_not_fit_are_refused():
         layer(torch.zeros(3, 32, dtype=torch.bfloat16), torch.zeros(3, 8))
     with pytest.raises(ValueError, match=r"of torch\.float32, needed"):
         layer(torch.zeros(2, 64), torch.zeros(2, 8))
-
-
-DEPLOYMENTS = {
-    "experts_and_tokens_split": ({"ep_size": 2, "dp_size": 2}, "ep"),
-    "experts_split": ({"ep_size": 2}, "ep"),
-    "matrices_split": ({"tp_size": 2}, "tp"),
-}
-COUNTS = ([5, 3], [0, 4], [2, 2])
-
-
-def answer_on_a_rank(rank):
-    scene = Scene(small_problem(**ACTIVATIONS["swiglu_bias"], num_experts=7))
-    for deployment, axis in DEPLOYMENTS.values():
-        report = report_for(scene.problem, **deployment)
-        if axis == "ep":
-            groups = ParallelGroups(rank=rank, ep_rank=rank, group=dist.group.WORLD)
-            share = scene.weights.of_slots(*((0, 4), (4, 7))[rank])
-        else:
-            groups = ParallelGroups(rank=rank, tp_rank=rank, group=dist.group.WORLD)
-            share = scene.weights.of_tp_rank(rank, 2)
-        with ConfigurableMoE.from_report(report, share, catalog=CATALOG, groups=groups) as layer:
-            for counts in COUNTS:
-                inputs = scene.inputs(sum(counts))[:2]
-                use_dp = report.deployment.use_dp
-                own = slice(sum(counts[:rank]), sum(counts[: rank + 1])) if use_dp else slice(None)
-                actual = layer(*(t[own] for t in inputs), all_rank_num_tokens=counts if use_dp else None)
-                assert_close(actual, scene.expected(*inputs)[own], TOLERANCE)
-
-
-@pytest.mark.dist
-def test_ranks_together_answer_as_the_twin():
-    run_on_ranks(2, answer_on_a_rank)
 
 
 def test_the_installed_plugins_are_the_default_catalog():

@@ -38,6 +38,7 @@ DERIVED_FACTS: dict[str, str] = {
     "intermediate_size_per_tp": "intermediate_size / tp_size",
     "fc1_rows_per_tp": "rows of FC1 on one MoE-TP shard: 2 * intermediate_size / tp_size when gated",
     "intermediate_groups": "intermediate_size / quant_group_size: scale groups that tensor parallelism must divide",
+    "experts_per_group": "num_experts / num_expert_groups",
     "use_dp": "attention data parallelism is on (dp_size > 1)",
     "smart_router": "cluster_size > 1",
     "world_size": "ep_size * tp_size * cluster_size",
@@ -98,6 +99,7 @@ def facts_of(problem: MoEProblem, deployment: MoEDeployment) -> Facts:
     slots = deployment.num_slots or problem.num_experts
     per_tp = _ratio(problem.intermediate_size, tp)
     gated = problem.is_gated
+    per_group = None if problem.num_expert_groups is None else _ratio(problem.num_experts, problem.num_expert_groups)
     group = problem.quant_group_size or (DEFAULT_GROUP_SIZE.get(problem.quant) if problem.quant else None)
     values.update(
         is_gated=gated,
@@ -108,6 +110,7 @@ def facts_of(problem: MoEProblem, deployment: MoEDeployment) -> Facts:
         intermediate_size_per_tp=per_tp,
         fc1_rows_per_tp=None if per_tp is None or gated is None else per_tp * (2 if gated else 1),
         intermediate_groups=None if group is None else _ratio(problem.intermediate_size, group),
+        experts_per_group=per_group,
         use_dp=deployment.use_dp,
         smart_router=deployment.smart_router,
         world_size=deployment.world_size,

@@ -24,7 +24,6 @@ from moe_core.execution import Binding, MoERunContext
 from moe_core.layer import ConfigurableMoE
 from moe_core.registry import load_catalog
 from moe_core.resolve import plan_forward, resolve_moe_impl
-from moe_core.routing import select_experts
 from moe_core.testing.weights import random_weights
 from moe_core.weights import ExpertWeights
 
@@ -71,7 +70,7 @@ def main() -> None:
     weights = random_weights(PROBLEM)
     with torch.inference_mode(), ConfigurableMoE.from_report(report, weights, catalog=catalog) as layer:
         forward = _microseconds(lambda: layer(x, logits))
-        routing = _microseconds(lambda: select_experts(layer.routing, logits, None, None, None))
+        routing = _microseconds(lambda: layer.router(logits))
         plan = _microseconds(lambda: plan_forward(report, (NUM_TOKENS,)))
     sys.stdout.write(
         f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}\n"

@@ -146,6 +146,11 @@ def _with_groups(question: Question, value: Any) -> Question | None:
     return _with_intermediate(question, value * group) if isinstance(group, int) else None
 
 
+def _with_experts_per_group(question: Question, value: Any) -> Question:
+    groups = max(question.problem.num_expert_groups or 1, 2)
+    return question.with_problem(num_expert_groups=groups, num_experts=int(value * groups), topk_group=None, top_k=1)
+
+
 def _with_data_parallel(question: Question, value: Any) -> Question:
     if not value:
         return _with_deployment(question, "dp_size", 1)
@@ -179,6 +184,7 @@ _STEERED: Final[dict[str, Callable[[Question, Any], Question | None]]] = {
     "intermediate_size_per_tp": lambda q, v: _with_intermediate(q, v * q.deployment.tp_size),
     "fc1_rows_per_tp": _with_fc1_rows,
     "intermediate_groups": _with_groups,
+    "experts_per_group": _with_experts_per_group,
     "num_nodes": _with_nodes,
     "ranks_per_node": _with_ranks_per_node,
     "use_dp": _with_data_parallel,

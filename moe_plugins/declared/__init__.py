@@ -22,6 +22,7 @@ from moe_plugins.declared import (
     nvlink,
     prims_ts,
     reference_loop,
+    routing_kernels,
     sonicmoe,
     triton_kernels,
     trtllm_gen,
@@ -43,6 +44,7 @@ _CANDIDATES: tuple[MoECandidate, ...] = (
     *sonicmoe.CANDIDATES,
     *nvlink.CANDIDATES,
     *deep_ep.CANDIDATES,
+    *routing_kernels.CANDIDATES,
 )
 
 PLUGINS: tuple[Declared, ...] = (*map(Declared, _CANDIDATES), nccl_ep.NcclEP(nccl_ep.CANDIDATE))

@@ -67,6 +67,13 @@ UPSTREAM_STRATEGIES: Final = (
 )
 """Without AllGatherReduceScatter, which takes 1000: it serves whatever none of these does."""
 
+UPSTREAM_ROUTING: Final = (
+    "trtllm.cuda.noaux_tc.any",
+    "trtllm.cuda.deepseek_v4_gate.any",
+    "trtllm.cuda.softmax_topk.any",
+    "trtllm.torch.routing_methods.any",
+)
+
 PACKAGES: Final = (
     "deepgemm.cuda.contiguous_gemm.fp8_block_scales",
     "deepgemm.cuda.contiguous_gemm.none",
@@ -98,6 +105,7 @@ def _ranked(best_first: tuple[str, ...], lowest: int) -> dict[str, int]:
 PRIORITY: Final = {
     **_ranked(UPSTREAM_BACKENDS, 1000),
     **_ranked(UPSTREAM_STRATEGIES, 1010),
+    **_ranked(UPSTREAM_ROUTING, 1000),
     **_ranked(PACKAGES, 500),
     **_ranked(PACKAGED_STRATEGIES, 500),
 }
