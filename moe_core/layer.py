@@ -155,7 +155,7 @@ class ConfigurableMoE(torch.nn.Module):
             hidden_states_sf: scales of `hidden_states` that are in the backend's quantized form already, row by row.
             use_dp_padding: every rank brings as many rows as the fullest; rows behind its own count are left out of
                 the result.
-            is_padding: bool ``[T]``, rows that are no tokens: what they give is undefined.
+            is_padding: bool ``[T]`` or ``[...]``, rows that are no tokens: what they give is undefined.
             do_finalize: False leaves weighing and summing to the model: to its ``unfinalized_combine`` where tokens
                 are exchanged, else by returning what the experts left.
             lora_params: adapters of the routed experts.
@@ -170,12 +170,13 @@ class ConfigurableMoE(torch.nn.Module):
         x_TH = self._rows_of(hidden_states, hidden_states_sf)
         logits_TE = router_logits.reshape(-1, router_logits.shape[-1])
         input_ids_T = None if input_ids is None else input_ids.reshape(-1)
+        is_padding_T = None if is_padding is None else is_padding.reshape(-1)
         y_TH: torch.Tensor | UnfinalizedOutput
         if torch.compiler.is_compiling():
             _refuse_compiled(do_finalize, lora_params, input_ready_event)
             y_TH = run_opaque(
                 self, x_TH, logits_TE, input_ids_T, all_rank_num_tokens,
-                x_sf=hidden_states_sf, use_dp_padding=use_dp_padding, is_padding_T=is_padding,
+                x_sf=hidden_states_sf, use_dp_padding=use_dp_padding, is_padding_T=is_padding_T,
             )  # fmt: skip
         else:
             counts = (x_TH.shape[0],) if all_rank_num_tokens is None else all_rank_num_tokens
@@ -186,7 +187,7 @@ class ConfigurableMoE(torch.nn.Module):
                 num_real=self._num_tokens(plan, x_TH.shape[0]),
                 x_sf=hidden_states_sf,
                 input_ids=input_ids_T,
-                is_padding=is_padding,
+                is_padding=is_padding_T,
                 lora_params=lora_params,
                 ready=NO_EVENT if input_ready_event is None else InputReady(input_ready_event),
             )

@@ -1,6 +1,8 @@
 """The layer on several ranks answers what the twin answers on one: every parallelism, strategy and scheduler."""
 
+import sys
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -131,6 +133,90 @@ def step_down_for_large_workloads(rank):
         assert (step.source, times) == ("moe_core.collective.all_to_all.any", 2)
 
 
+SLOTS = [0, 1, 2, 3, 4, 5, 6, 0, 3]
+"""The expert of each slot: experts 0 and 3 are there twice, on different ranks."""
+
+
+class Replicas:
+    """A balancer that moves nothing: tokens take the replicas of their experts in turn."""
+
+    repeat_count = 1
+
+    def __getattr__(self, hook):
+        return lambda *arguments, **options: None
+
+    def route(self, ids, use_dp):
+        slots = [[slot for slot, expert in enumerate(SLOTS) if expert == wanted] for wanted in range(7)]
+        first, last = (torch.tensor([found[i] for found in slots], dtype=torch.int32) for i in (0, -1))
+        is_even = torch.arange(len(ids)).unsqueeze(1) % 2 == 0
+        chosen = torch.where(is_even, first[ids.clamp(min=0)], last[ids.clamp(min=0)])
+        return torch.where(ids < 0, len(SLOTS), chosen)
+
+
+def serve_experts_by_slot(rank):
+    """Slots, not experts, cross between ranks; a padding row that the balancer sends nowhere stays nowhere."""
+    able = tuple(
+        c.evolve(capabilities=c.capabilities.evolve(supports_eplb=True)) if c.kind == "backend" else c
+        for c in CANDIDATES
+    )
+    scene = Scene(rank)
+    experts, groups = SLOTS[3 * rank : 3 * rank + 3], ParallelGroups(rank=rank, ep_rank=rank, group=dist.group.WORLD)
+    share = scene.weights.map(lambda tensor: tensor[experts])
+    for name, (deployment, backend, communication) in WAYS.items():
+        if not name.startswith("DEP"):
+            continue
+        report = scene.report(deployment, backend, communication, able, eplb_enabled=True, num_slots=len(SLOTS))
+        with ConfigurableMoE.from_report(
+            report, share, catalog=Catalog.of(able), groups=groups, balancer=Replicas()
+        ) as layer:
+            for counts in COUNTS:
+                x, logits = scene.inputs(counts)
+                own = scene.own(counts)
+                actual = layer(x[own], logits[own], all_rank_num_tokens=counts)
+                assert_close(actual, scene.expected(x, logits)[own], TOLERANCE)
+
+
+class RowQuantized:
+    """Rows travel as float8 with a scale each; experts are the twin."""
+
+    def __init__(self, binding):
+        self.binding = binding
+
+    def prepare(self, weights):
+        self.weights = weights
+
+    def quantize_input(self, x):
+        scale = x.float().abs().amax(dim=1, keepdim=True).clamp(min=1e-6) / 448
+        return (x.float() / scale).to(torch.float8_e4m3fn), scale
+
+    def run_moe(self, context):
+        x = context.x.float() * context.x_sf
+        slots = context.token_selected_slots - self.binding.slot_start
+        y = reference_moe(self.binding.problem, x, self.weights, slots, context.token_final_scales)
+        return y.to(self.binding.dtype)
+
+
+def quantize_before_and_after(rank):
+    """Rows that are quantized one by one give the same bits on either side of the exchange."""
+    sys.modules["row_quantized"] = SimpleNamespace(Backend=RowQuantized)
+    (vanilla_loop,) = vanilla.CANDIDATES
+    quantizing = vanilla_loop.evolve(identity="a.b.c.any", family="ROWS", factory="row_quantized:Backend")
+    before = (*CANDIDATES, quantizing)
+    after = tuple(c.evolve(post_quant=()) if c.kind == "communication" else c for c in before)
+    scene = Scene(rank)
+    for communication in ("ALLGATHER", "ALLTOALL", "EXPERT_MAJOR"):
+        for counts in COUNTS:
+            x, logits = scene.inputs(counts)
+            own, answers = scene.own(counts), []
+            for candidates, order in ((before, "before_dispatch"), (after, "after_dispatch")):
+                report = scene.report(DEP, "ROWS", communication, candidates)
+                assert plan_forward(report, counts).quantize == order
+                with scene.layer(report, candidates) as layer:
+                    answers.append(layer(x[own], logits[own], all_rank_num_tokens=counts))
+            assert_bitwise_equal(*answers)
+            assert_close(answers[0], scene.expected(x, logits)[own], 0.05)
+
+
 def refuse_gradients(rank):
     scene = Scene(rank)
     for deployment, backend, communication in (WAYS["DEP by all-to-all"], WAYS["DEP in the kernel"]):
@@ -145,6 +231,8 @@ def refuse_gradients(rank):
 def every_way(rank):
     answer_in_every_way(rank)
     step_down_for_large_workloads(rank)
+    serve_experts_by_slot(rank)
+    quantize_before_and_after(rank)
     refuse_gradients(rank)
 
 

@@ -60,6 +60,11 @@ class RoutingStep:
                 f"routing gave ids {list(ids.shape)} of {ids.dtype} and weights {list(scales.shape)}, needed "
                 f"{list(needed)}, ids of torch.int32: one row of router_logits for each of hidden_states"
             )
+        mask = inputs.is_padding
+        if mask is not None and mask.shape != ids.shape[:1]:
+            raise ValueError(
+                f"is_padding is {list(mask.shape)}, needed [{inputs.num_rows}]: one for each of hidden_states"
+            )
         if self._scales_dtype is torch.float32 and scales.dtype is not torch.float32:
             # Widening would hide that precision is gone already.
             raise ValueError(f"routing weights are {scales.dtype}, and the backend needs torch.float32")

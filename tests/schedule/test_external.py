@@ -307,6 +307,11 @@ def test_logits_of_another_number_of_rows_are_refused(stage, plan, inputs):
         )
 
 
+def test_a_mask_of_another_number_of_rows_is_refused(stage, plan, inputs):
+    with pytest.raises(ValueError, match=r"is_padding is \[2\], needed \[3\]"):
+        stage().forward(plan((3, 3), tokens=(3, 3)), inputs(3, is_padding=torch.zeros(2, dtype=torch.bool)))
+
+
 def test_lora_runs_in_one_chunk_of_a_backend_that_has_it(stage, plan, inputs, stubs):
     adapters = {"rank": 8}
     one, two = plan((2, 2), tokens=(2, 2)), plan((1, 1), (1, 1), tokens=(2, 2))
