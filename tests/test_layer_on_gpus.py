@@ -47,10 +47,12 @@ class Scene(on_ranks.Scene):
         )
 
     def layer(self, report):
-        ep, tp, experts = report.deployment.ep_size, report.deployment.tp_size, self.problem.num_experts
-        start, size = expert_start(experts, ep, self.rank), expert_partition(experts, ep)[self.rank]
-        share = self.weights.of_slots(start, start + size) if ep > 1 else self.weights.of_tp_rank(self.rank, tp)
-        place = {"ep_rank": self.rank} if ep > 1 else {"tp_rank": self.rank}
+        experts = self.problem.num_experts
+        if report.deployment.ep_size > 1:
+            start, place = expert_start(experts, 2, self.rank), {"ep_rank": self.rank}
+            share = self.weights.of_slots(start, start + expert_partition(experts, 2)[self.rank])
+        else:
+            share, place = self.weights.of_tp_rank(self.rank, 2), {"tp_rank": self.rank}
         return ConfigurableMoE.from_report(
             report,
             share.to(self.device),

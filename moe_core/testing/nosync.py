@@ -7,6 +7,7 @@ itself watches for that.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -39,12 +40,19 @@ def no_host_sync() -> Iterator[None]:
     before = torch.cuda.get_sync_debug_mode() if on_cuda else 0
     with _Methods(), _Operators():  # type: ignore[no-untyped-call]
         if on_cuda:
-            torch.cuda.set_sync_debug_mode("error")
+            _set_debug_mode("error")
         try:
             yield
         finally:
             if on_cuda:
-                torch.cuda.set_sync_debug_mode(before)
+                _set_debug_mode(before)
+
+
+def _set_debug_mode(mode: int | str) -> None:
+    with warnings.catch_warnings():
+        # torch says at its first use that the mode does not detect every synchronization.
+        warnings.filterwarnings("ignore", message="Synchronization debug mode", category=UserWarning)
+        torch.cuda.set_sync_debug_mode(mode)
 
 
 class _Methods(TorchFunctionMode):
