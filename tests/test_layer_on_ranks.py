@@ -72,14 +72,11 @@ class Scene:
         )
 
     def layer(self, report, candidates=CANDIDATES):
-        ep, tp = report.deployment.ep_size, report.deployment.tp_size
-        place = {"ep_rank": self.rank} if ep > 1 else {"tp_rank": self.rank}
-        if ep > 1:
-            start = expert_start(self.problem.num_experts, ep, self.rank)
-            share = self.weights.of_slots(start, start + expert_partition(self.problem.num_experts, ep)[self.rank])
-        else:
-            share = self.weights.of_tp_rank(self.rank, tp)
-        groups = ParallelGroups(rank=self.rank, group=dist.group.WORLD, **place)
+        ep, tp, experts = report.deployment.ep_size, report.deployment.tp_size, self.problem.num_experts
+        ep_rank, tp_rank = divmod(self.rank, tp)
+        start = expert_start(experts, ep, ep_rank)
+        share = self.weights.of_slots(start, start + expert_partition(experts, ep)[ep_rank]).of_tp_rank(tp_rank, tp)
+        groups = ParallelGroups(rank=self.rank, ep_rank=ep_rank, tp_rank=tp_rank, group=dist.group.WORLD)
         return ConfigurableMoE.from_report(report, share, catalog=Catalog.of(candidates), groups=groups)
 
     def inputs(self, counts, seed=0, skew=0.0):
@@ -113,14 +110,12 @@ def answer_in_every_way(rank):
 
 
 def step_down_for_large_workloads(rank):
-    """A strategy of one chunk serves what it can, and is back after what it cannot."""
-    limited = tuple(c.evolve(max_chunks=1) if c.family == "ALLTOALL" else c for c in CANDIDATES)
+    """A strategy of bounded buffers serves what it can, and is back after what it cannot."""
     scene = Scene(rank)
-    report = scene.report(DEP, "VANILLA", "ALLTOALL", limited, moe_max_num_tokens=9)
-    with scene.layer(report, limited) as layer:
+    report = scene.report(DEP, "VANILLA", "EXPERT_MAJOR", max_dispatch_tokens=3)
+    with scene.layer(report) as layer:
         for counts, is_served in (([1, 2, 3], True), ([4, 5, 6], False), ([7, 0, 6], False), ([3, 3, 3], True)):
-            plan = plan_forward(report, counts)
-            assert (plan.communication == report.communication.winner) == is_served
+            assert (plan_forward(report, counts).communication == report.communication.winner) == is_served
             x, logits = scene.inputs(counts)
             own = scene.own(counts)
             with warnings.catch_warnings(record=True) as caught:
@@ -130,7 +125,9 @@ def step_down_for_large_workloads(rank):
             told = [str(w.message) for w in caught if w.category is MoEDegradationWarning]
             assert len(told) == (counts == [4, 5, 6]), "once per cause"
         [(step, times)] = layer.degradations.items()
-        assert (step.source, times) == ("moe_core.collective.all_to_all.any", 2)
+        assert (step.source, step.reason, times) == (
+            "moe_core.collective.expert_major.any", "its buffers hold 3 tokens per rank", 2
+        )  # fmt: skip
 
 
 SLOTS = [0, 1, 2, 3, 4, 5, 6, 0, 3]
@@ -241,6 +238,31 @@ def test_ranks_together_answer_as_the_twin():
     run_on_ranks(3, every_way)
 
 
+def answer_with_experts_and_matrices_split(rank):
+    """Four ranks: two by two, with tokens of their own or the same; and replicas of attention that span two ranks."""
+    scene = Scene(rank)
+    for deployment, communication, counts in (
+        ({"ep_size": 2, "tp_size": 2, "dp_size": 4}, "ALLGATHER", [3, 0, 2, 5]),
+        ({"ep_size": 2, "tp_size": 2}, "NONE", [6]),
+    ):
+        x, logits = scene.inputs(counts)
+        own = scene.own(counts) if len(counts) > 1 else slice(None)
+        with scene.layer(scene.report(deployment, "VANILLA", communication)) as layer:
+            actual = layer(x[own], logits[own], all_rank_num_tokens=counts)
+        assert_close(actual, scene.expected(x, logits)[own], TOLERANCE)
+    for communication in ("ALLGATHER", "ALLTOALL"):
+        x, logits = scene.inputs([3, 2])
+        own = slice(0, 3) if rank < 2 else slice(3, 5)
+        with scene.layer(scene.report({"ep_size": 4, "dp_size": 2}, "VANILLA", communication)) as layer:
+            actual = layer(x[own], logits[own], all_rank_num_tokens=[3, 3, 2, 2])
+        assert_close(actual, scene.expected(x, logits)[own], TOLERANCE)
+
+
+@pytest.mark.dist
+def test_experts_and_matrices_are_split_together():
+    run_on_ranks(4, answer_with_experts_and_matrices_split)
+
+
 def answer_in_chunks(rank):
     """Random workloads, skewed and with ranks that have nothing: chunks give what the whole gives, padded or not."""
     scene = Scene(rank, dtype_act=DType.FLOAT32)
@@ -249,10 +271,10 @@ def answer_in_chunks(rank):
     generator = torch.Generator().manual_seed(11)
     for deployment, backend, communication in ways:
         whole = scene.layer(scene.report(deployment, backend, communication))
-        for limit in (1, 4, 7):
+        for limit in (1, 5):
             report = scene.report(deployment, backend, communication, moe_max_num_tokens=limit)
             with scene.layer(report) as layer:
-                for seed in range(4):
+                for seed in range(3):
                     counts = (
                         torch.randint(0, 6, (3,), generator=generator) * (torch.rand(3, generator=generator) > 0.2)
                     ).tolist()

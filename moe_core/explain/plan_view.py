@@ -27,6 +27,7 @@ def _blocks(plan: ForwardPlan, scope: str) -> Iterator[Block]:
     if scope:
         yield Row("for", words(scope))
     yield Row("quantize", words(plan.quantize.replace("_", " ")))
+    yield Row("weigh", words(f"by {plan.finalize}"))
     if not plan.chunks:
         yield Row("chunks", words("none: no rank has a token, and every rank returns without a collective"))
         return

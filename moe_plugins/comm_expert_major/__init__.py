@@ -18,5 +18,6 @@ CANDIDATES = (
         capabilities=MoEStaticCapability(supports_graph_padding_trim=True),
         layouts=(TokenLayout.EXPERT_MAJOR,),
         finalize_before_combine=False,
+        bounded_tokens=True,  # a slot has room for every token of every rank
     ),
 )
