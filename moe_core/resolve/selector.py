@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from moe_core.contract.candidate import MoECandidate
 from moe_core.contract.request import AUTO
@@ -91,6 +90,8 @@ def _query(asked: str, text: str, candidates: Sequence[MoECandidate]) -> frozens
 
 
 def _unknown(asked: str, token: str, candidates: Sequence[MoECandidate], vocabulary: list[set[str]]) -> str:
+    from difflib import get_close_matches
+
     families = sorted({c.family for c in candidates})
     known = [f.casefold() for f in families] + [c.identity for c in candidates] + sorted(set().union(*vocabulary))
     close = get_close_matches(asked.casefold(), known, n=3) or get_close_matches(token, known, n=3)
