@@ -26,6 +26,11 @@ class Router(torch.nn.Module):
         self.register_buffer("bias", bias_E, persistent=False)
         self.register_buffer("table", table_VK, persistent=False)
 
+    def replace(self, route: Route) -> Route:
+        """Route by `route` from now on; returns what did it before."""
+        before, self._route = self._route, route
+        return before
+
     def forward(
         self, logits_TE: torch.Tensor, input_ids_T: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
