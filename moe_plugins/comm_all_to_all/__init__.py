@@ -12,7 +12,7 @@ CANDIDATES = (
         kind=CandidateKind.COMMUNICATION,
         family="ALLTOALL",
         title="a row for each rank that serves the token, over torch.distributed",
-        priority=1004,  # between AllGatherReduceScatter and the strategies of kernel libraries
+        priority=996,  # on GPUs its fixed share moves as many rows as AllGatherReduceScatter (1000), and indexes them
         factory="moe_plugins.comm_all_to_all.strategy:AllToAll",
         requirements=moves_tokens_to_experts(),
         capabilities=MoEStaticCapability(supports_graph_padding_trim=True),

@@ -12,7 +12,7 @@ CANDIDATES = (
         kind=CandidateKind.COMMUNICATION,
         family="EXPERT_MAJOR",
         title="a row for each expert of the token, grouped by expert, over torch.distributed",
-        priority=1002,  # moves more than the all-to-all by rank
+        priority=994,  # a row for each pair of token and expert: more than the others move
         factory="moe_plugins.comm_expert_major.strategy:ExpertMajor",
         requirements=moves_tokens_to_experts(),
         capabilities=MoEStaticCapability(supports_graph_padding_trim=True),
