@@ -132,6 +132,33 @@ def test_a_folder_with_weights_lends_its_experts_and_router(moe, tmp_path):
     assert moe("run", folder / "config.json", *FEW, "--json").json["weights"] == "random"
 
 
+def test_every_layer_of_a_folder_runs_with_its_own_experts(moe, tmp_path):
+    said = {"model_type": "qwen3_moe", "num_hidden_layers": 3, "mlp_only_layers": [1], "dtype": "bfloat16"}
+    (tmp_path / "config.json").write_text(json.dumps({**said, **SIZES}))
+    tensors = {
+        f"model.layers.{layer}.mlp.{path}": t * layer for layer in (0, 2) for path, t in random_experts().items()
+    }
+    save_file(tensors, tmp_path / "model.safetensors")
+    found = moe("run", tmp_path, *FEW, "--layer", "all", "--json").json
+    assert [layer["layer"] for layer in found["layers"]] == [0, 2]
+    assert [layer["weights"].split(" of ")[0] for layer in found["layers"]] == ["layer 0", "layer 2"]
+    assert found["layers"][0]["relative_error"] == 0, "its experts are zero"
+    assert found["layers"][1]["relative_error"] > 0
+    assert found["passed"] is True
+    text = moe("run", tmp_path, *FEW, "--layer", "1-").out
+    assert "layer 2" in text
+    assert "layer 0" not in text
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"), [("7-", "names none of the MoE layers 1"), ("x", "found 'x', needed an index")]
+)
+def test_layers_that_are_not_there_are_bad_input(moe, tmp_path, asked, message):
+    said = moe("run", checkpoint(tmp_path, random_experts()), *FEW, "--layer", asked)
+    assert said.status == 2
+    assert message in said.err
+
+
 def test_experts_that_are_zero_give_zero(moe, tmp_path):
     """The error would be that of random experts if the layer's own were not used."""
     zeros = {path: torch.zeros_like(t) for path, t in random_experts().items()}
