@@ -15,7 +15,7 @@ from moe_core.contract.request import MoERequest
 from moe_core.contract.vocabulary import Device, LinkKind
 from moe_core.execution import ParallelGroups
 from moe_core.layer import ConfigurableMoE
-from moe_core.resolve import resolve_moe_impl
+from moe_core.resolve import plan_forward, resolve_moe_impl
 from moe_core.testing.numerics import assert_close
 from moe_core.testing.ranks import run_on_ranks
 
@@ -48,6 +48,10 @@ class Scene(on_ranks.Scene):
 
     def layer(self, report):
         experts = self.problem.num_experts
+        if report.deployment.world_size == 1:
+            return ConfigurableMoE.from_report(
+                report, self.weights.to(self.device), catalog=Catalog.of(on_ranks.CANDIDATES), device=self.device
+            )
         if report.deployment.ep_size > 1:
             start, place = expert_start(experts, 2, self.rank), {"ep_rank": self.rank}
             share = self.weights.of_slots(start, start + expert_partition(experts, 2)[self.rank])
@@ -64,8 +68,9 @@ class Scene(on_ranks.Scene):
 
 def answer_in_every_way(rank):
     scene = Scene(rank)
-    for deployment, backend, communication in on_ranks.WAYS.values():
-        report = scene.report(deployment, backend, communication)
+    ways = [(*way, limit) for way in on_ranks.WAYS.values() for limit in (None, 3)]
+    for deployment, backend, communication, limit in ways:
+        report = scene.report(deployment, backend, communication, moe_max_num_tokens=limit)
         with scene.layer(report) as layer:
             for counts in COUNTS:
                 x, logits = scene.inputs(counts)
@@ -80,6 +85,28 @@ def answer_in_every_way(rank):
 @needs_two
 def test_two_gpus_together_answer_as_the_twin():
     run_on_ranks(2, answer_in_every_way, backend="nccl")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("backend", ["VANILLA", "TORCH_GROUPED"])
+def test_chunks_on_two_streams_give_what_the_whole_gives(backend):
+    """Also when rows are still being made on a third stream: the layer waits for the event, and no earlier."""
+    scene = Scene(0)
+    report = scene.report({}, backend, "NONE", moe_max_num_tokens=16, max_num_tokens=128)
+    made, other = torch.cuda.Event(), torch.cuda.Stream()
+    with scene.layer(report) as layer, torch.no_grad():
+        assert plan_forward(report, [100]).may_overlap
+        for seed in range(4):
+            x, logits = scene.inputs([100], seed)
+            rows, gates = torch.zeros_like(x, device=scene.device), logits.to(scene.device)
+            torch.cuda.synchronize()
+            with torch.cuda.stream(other):
+                torch.cuda._sleep(20_000_000)
+                rows.copy_(x.to(scene.device))
+                made.record(other)
+            actual = layer(rows, gates, input_ready_event=made)
+            assert_close(actual.cpu(), scene.expected(x, logits), on_ranks.TOLERANCE)
 
 
 def replay(rank):

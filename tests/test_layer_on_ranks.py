@@ -287,6 +287,7 @@ def answer_in_chunks(rank):
                         actual = layer(*given, all_rank_num_tokens=counts, use_dp_padding=use_dp_padding)
                         assert_close(actual, expected[own], tolerance)
                     assert_close(whole(rows, gates, all_rank_num_tokens=counts), expected[own], tolerance)
+                assert not layer.degradations, "the strategy that is tried served every chunk"
         whole.destroy()
 
 

@@ -152,7 +152,8 @@ def _fallback(report: MoEResolutionReport, decision: Decision) -> RankedCandidat
 def _feasible(
     report: MoEResolutionReport, decision: Decision, chosen: RankedCandidate, most: int, num_chunks: int
 ) -> tuple[RankedCandidate, tuple[Degradation, ...]]:
-    unfit = _unfit(chosen, most, num_chunks)
+    # Buffers hold one chunk at a time; the first piece of the fullest rank is the largest.
+    unfit = _unfit(chosen, -(-most // num_chunks), num_chunks)
     if unfit is None:
         return chosen, ()
     fallback = _fallback(report, decision)
@@ -183,7 +184,7 @@ def _has_limits(strategy: RankedCandidate) -> bool:
     return limits is not None and (limits.max_chunks, limits.max_tokens) != (None, None)
 
 
-def _unfit(strategy: RankedCandidate, most: int, num_chunks: int) -> _Unfit | None:
+def _unfit(strategy: RankedCandidate, rows: int, num_chunks: int) -> _Unfit | None:
     limits = strategy.exchange
     if limits is None:
         return None
@@ -193,10 +194,10 @@ def _unfit(strategy: RankedCandidate, most: int, num_chunks: int) -> _Unfit | No
             num_chunks,
             "bring fewer tokens per forward, or raise moe_max_num_tokens",
         )
-    if limits.max_tokens is not None and most > limits.max_tokens:
+    if limits.max_tokens is not None and rows > limits.max_tokens:
         return _Unfit(
             f"its buffers hold {limits.max_tokens} tokens per rank",
-            most,
+            rows,
             "bring fewer tokens per forward, or raise max_dispatch_tokens",
         )
     return None

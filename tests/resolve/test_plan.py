@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from moe_core.contract.catalog import Catalog
 from moe_core.contract.deployment import MoEDeployment
 from moe_core.contract.plan import FinalizeOrder, QuantizeOrder
 from moe_core.contract.request import MoERequest
@@ -82,6 +83,18 @@ def test_a_pin_fails_on_every_rank_before_any_collective(report, request_):
     asked = report(**request_)
     with pytest.raises(InfeasibleWorkloadError, match=r"serves forwards of at most 1 chunk\(s\); found 2"):
         plan_forward(asked, [1000] * 8)
+
+
+def test_buffers_bound_the_tokens_of_a_chunk_not_of_a_forward(catalog, bf16, ep8):
+    chunked = Catalog.of(c.evolve(max_chunks=None) if c.family == "DEEPEP" else c for c in catalog.candidates)
+    request = MoERequest(communication="DEEPEP", allow_degradation=False)
+    deployment = ep8.evolve(moe_max_num_tokens=800, max_dispatch_tokens=100, max_num_tokens=None)
+    report = resolve_moe_impl(bf16, deployment, candidates=chunked, request=request)
+    plan = plan_forward(report, [1000] * 8)
+    assert [c.sizes for c in plan.chunks] == [(100,) * 8] * 10
+    few = resolve_moe_impl(bf16, deployment.evolve(max_dispatch_tokens=99), candidates=chunked, request=request)
+    with pytest.raises(InfeasibleWorkloadError, match="its buffers hold 99 tokens per rank; found 100"):
+        plan_forward(few, [1000] * 8)
 
 
 def test_ranks_that_see_the_same_tokens_give_one_count(report, hopper):
