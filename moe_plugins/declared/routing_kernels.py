@@ -16,7 +16,7 @@ from moe_core.contract.declare import (
     routing_in,
 )
 from moe_core.contract.requirement import Condition
-from moe_core.contract.vocabulary import CandidateKind, Device, FixableBy
+from moe_core.contract.vocabulary import CandidateKind, Device, FixableBy, GroupScore
 from moe_core.contract.vocabulary import RoutingMethodType as Method
 from moe_plugins.declared.order import PRIORITY
 from moe_plugins.declared.row import Requirements
@@ -59,6 +59,8 @@ CANDIDATES = (
         *_at_most(GROUPED, top_k=8, num_experts=256, experts_per_group=32),
         *_at_most(UNGROUPED, top_k=32, num_experts=1024),
         *_at_most(BY_DEFINITION_UNGROUPED, top_k=32, num_experts=1024),
+        need(Reason.ROUTING_UNSUPPORTED, "renormalize", Equals(value=True), "it always divides by the sum"),
+        need(Reason.ROUTING_UNSUPPORTED, "group_score", Equals(value=GroupScore.TOP2_SUM), when=GROUPED),
     ),
     _routing(
         "trtllm.cuda.deepseek_v4_gate.any",
