@@ -71,6 +71,9 @@ def make_route(report: MoEResolutionReport, site: Site, binding: Binding) -> Rou
     """What the routing decision chose; the twin where no routing candidate was asked."""
     if all(d.kind is not CandidateKind.ROUTING for d in report.decisions):
         return partial(select_experts, RoutingConfig.of(report.problem))
+    winners = {d.winner for d in report.decisions if d.kind is CandidateKind.ROUTING}
+    if len(winners) > 1:
+        refuse("the router", ["the report routes by another kernel in each token bucket; resolve without buckets"])
     candidate = site.catalog.get(report.winner(CandidateKind.ROUTING).identity)
     made: Route = bind_factory(candidate)(replace(binding, candidate=candidate))
     return made

@@ -9,14 +9,14 @@ from moe_core.contract.deployment import MoEDeployment
 from moe_core.contract.environment import MoEEnvironment
 from moe_core.contract.report import UnresolvedError
 from moe_core.contract.request import MoERequest
-from moe_core.contract.vocabulary import Device
+from moe_core.contract.vocabulary import CandidateKind, Device
 from moe_core.contract.vocabulary import RoutingMethodType as Method
 from moe_core.execution import BindError, ParallelGroups
 from moe_core.layer import ConfigurableMoE
 from moe_core.resolve import resolve_moe_impl
 from moe_core.testing.problems import small_problem
 from moe_core.testing.weights import random_weights
-from moe_plugins import comm_all_gather, comm_none, vanilla
+from moe_plugins import comm_all_gather, comm_none, routing_torch, vanilla
 
 (VANILLA,) = vanilla.CANDIDATES
 STRATEGIES = (*comm_none.CANDIDATES, *comm_all_gather.CANDIDATES)
@@ -217,3 +217,15 @@ def test_the_last_tensor_parallel_shard_may_be_narrower(rank, width):
     binding = binding_of(report, VANILLA, device=None, groups=groups)
     assert binding.intermediate_size == width
     assert random_weights(small_problem()).of_tp_rank(rank, 3).w1_EIH.shape[1] == width
+
+
+def test_token_buckets_that_route_by_different_kernels_are_refused():
+    (router,) = routing_torch.CANDIDATES
+    catalog = Catalog.of((*CATALOG.candidates, router))
+    report = report_for(small_problem(), catalog=catalog, request=MoERequest(token_buckets=(8, 64)))
+    bind(report, catalog=catalog).destroy()
+    small, *_ = (d for d in report.decisions if d.kind is CandidateKind.ROUTING)
+    other = small.evolve(winner="moe_core.torch.another_router.any")
+    decisions = tuple(other if d is small else d for d in report.decisions)
+    with pytest.raises(BindError, match="by another kernel in each token bucket"):
+        bind(report.evolve(decisions=decisions), catalog=catalog)
