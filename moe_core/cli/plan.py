@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         from moe_core.explain.plan_view import plan_document
 
-        show(plan_document([(outcome.scope, plan) for outcome, plan in plans]))
+        show(plan_document([(outcome.scope, outcome.report.problem, plan) for outcome, plan in plans]))
     return 0
 
 
