@@ -16,7 +16,7 @@ from torch.distributed import ProcessGroup
 from moe_core.activation import Activation
 from moe_core.contract.candidate import MoECandidate
 from moe_core.contract.deployment import MoEDeployment
-from moe_core.contract.partition import expert_partition, expert_start
+from moe_core.contract.partition import expert_partition, expert_start, width_share
 from moe_core.contract.problem import MoEProblem
 from moe_core.contract.vocabulary import DType
 from moe_core.quantization import Format, weight_format
@@ -101,9 +101,9 @@ class Binding:
     @cached_property
     def intermediate_size(self) -> int:
         """Width of one up projection on this rank; the last tensor-parallel shard may be narrower."""
-        whole, size = _known(self.problem.intermediate_size, "intermediate_size"), self.deployment.tp_size
-        width = -(-whole // size)
-        return min(width, whole - width * self.groups.tp_rank)
+        whole = _known(self.problem.intermediate_size, "intermediate_size")
+        start, stop = width_share(whole, self.groups.tp_rank, self.deployment.tp_size)
+        return stop - start
 
     @cached_property
     def activation(self) -> Activation:

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import torch
 
+from moe_core.contract.partition import width_share
 from moe_core.quantization import Format, Matrix, QuantizedTensor
 
 
@@ -73,13 +74,12 @@ class ExpertWeights:
         Outputs of the ranks are summed, so b2 stays with rank 0 alone. Raises ``ValueError`` if that cuts a block of
         elements that share a scale.
         """
-        whole = self.w1_EIH.shape[1]
-        width = -(-whole // size)
-        start = min(rank * width, whole)
-        length = min(width, whole - start)
+        start, stop = width_share(self.w1_EIH.shape[1], rank, size)
         share = {"w1_EIH": 1, "w3_EIH": 1, "b1_EI": 1, "b3_EI": 1, "w2_EHI": 2}
         cut: dict[str, Any] = {
-            name: value.narrow(share[name], start, length) for name, value in self.given().items() if name in share
+            name: value.narrow(share[name], start, stop - start)
+            for name, value in self.given().items()
+            if name in share
         }
         return replace(self, **cut, b2_EH=self.b2_EH if rank == 0 else None)
 

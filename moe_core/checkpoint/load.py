@@ -64,7 +64,7 @@ def load_layer(
                 field.take(number, expert, files)
             if progress is not None:
                 progress(number + 1, len(experts))
-    return ExpertWeights(**{name: field.value() for name, field in fields.items()})  # type: ignore[arg-type]
+    return ExpertWeights(**{name: field.value() for name, field in fields.items()})  # type: ignore[arg-type]  # names and types are the fields' own
 
 
 class _Field:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from moe_core.contract.eligibility import Rejection
 from moe_core.contract.predicate import show
@@ -35,11 +35,6 @@ def ranges(numbers: Iterable[int]) -> str:
 def counted(count: int, noun: str) -> str:
     """``1 layer``, ``2 layers``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def either(choices: Sequence[str]) -> str:
-    """``a``, ``a or b``, ``a, b or c``."""
-    return choices[0] if len(choices) == 1 else f"{', '.join(choices[:-1])} or {choices[-1]}"
 
 
 def size(num_bytes: int | None) -> str:

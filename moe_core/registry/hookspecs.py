@@ -22,6 +22,8 @@ PROJECT = "moe_core"
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 
+# Specifications have no bodies, which mypy would have of functions that return something.
+
 
 @hookspec
 def moe_candidate() -> MoECandidate:  # type: ignore[empty-body]

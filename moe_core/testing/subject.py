@@ -29,11 +29,6 @@ class Subject:
         """A registry of this plugin alone."""
         return Registry((self.plugin,), Catalog([self.plugin.entry]))
 
-    @property
-    def is_declared(self) -> bool:
-        """Whether its answer is the evaluation of its declaration."""
-        return self.plugin.entry.can_implement is None
-
     def ask(self, question: Question) -> MoEEligibility:
         """Its own answer, whatever that raises; ``TypeError`` for an answer that is none."""
         own = self.plugin.entry.can_implement

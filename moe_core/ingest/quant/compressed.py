@@ -105,10 +105,11 @@ def _quark_operand(entry: Any) -> Operand | None:
     if not isinstance(entry, Mapping):
         return None
     kind = _QUARK_DTYPES.get(str(entry.get("dtype")))
+    # a per-channel scale of activations is one per token
     granularity = _QUARK_SCHEMES.get(str(entry.get("qscheme")))
     if kind is None or granularity is None:
         return None
-    # a per-channel scale of activations is one per token
     group = entry.get("group_size")
     symmetric = bool(entry.get("symmetric", True)) and entry.get("dtype") != "uint4"
+    # The tables' values are the words that Operand takes, which mypy sees as plain strings.
     return Operand(kind[0], kind[1], granularity, group if isinstance(group, int) else None, symmetric)  # type: ignore[arg-type]
