@@ -6,9 +6,9 @@ found is kept: per kernel, compile-time arguments, device, and whatever else of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 import torch
 import triton
@@ -20,23 +20,21 @@ ALIGNMENT: Final = 16
 """Bytes: Triton compiles another kernel for pointers that are not aligned to it."""
 
 
-class Runner(Protocol):
-    """A compiled kernel on its device."""
-
-    def __call__(self, grid: tuple[int, int, int], stream: int, values: tuple[Any, ...]) -> None:
-        """Launch with all arguments in the kernel's order; a pointer may be a tensor or its address."""
+Runner: TypeAlias = Callable[[tuple[int, ...], int, Sequence[Any]], None]
+"""A compiled kernel on its device: launches on a grid of three and a stream with all arguments in the kernel's order,
+constants too; a pointer may be a tensor or its address."""
 
 
 class Observer(Protocol):
-    """Sees every launch of a compiled kernel."""
+    """Is told of every launch of a compiled kernel."""
 
-    def launched(self, runner: Runner, grid: tuple[int, int, int], values: tuple[Any, ...]) -> None:
-        """`runner` was called."""
+    def launched(self, runner: Runner | None, grid: tuple[int, ...], values: Sequence[Any]) -> None:
+        """What would launch the same again; ``None``: nothing yet."""
 
 
 observer: Final[ContextVar[Observer | None]] = ContextVar("observer", default=None)
 
-_runners: Final[dict[Any, tuple[Runner, tuple[Any, ...]]]] = {}
+_runners: Final[dict[Any, Runner]] = {}
 
 
 def launch(
@@ -59,21 +57,21 @@ def launch(
         kernel[grid](*args, **meta, num_warps=num_warps, num_stages=num_stages, launch_pdl=pdl)
         return
     device = driver.active.get_current_device()
-    key = (kernel, device, num_warps, num_stages, pdl, *meta.values(), *map(_kind, args))
+    key = (kernel, device, num_warps, num_stages, pdl, *meta, *meta.values(), *map(_kind, args))
     found = _runners.get(key)
+    values = (*args, *[meta[name] for name in kernel.arg_names[len(args) :]])
+    whole = (*grid, 1, 1)[:3]
     if found is None:
         _check_integers(kernel, args)
         compiled = kernel[grid](*args, **meta, num_warps=num_warps, num_stages=num_stages, launch_pdl=pdl)
-        runner = _runner_of(compiled, args, device)
-        if runner is not None:
-            _runners[key] = runner, tuple(meta[name] for name in kernel.arg_names[len(args) :])
-        return
-    runner, constants = found
-    values = (*args, *constants)
-    whole = (*grid, 1, 1)[:3]
-    runner(whole, driver.active.get_current_stream(device), values)
-    if (watching := observer.get()) is not None:
-        watching.launched(runner, whole, values)
+        found = _runner_of(compiled, args, device)
+        if found is not None:
+            _runners[key] = found
+    else:
+        found(whole, driver.active.get_current_stream(device), values)
+    watching = observer.get()
+    if watching is not None:
+        watching.launched(found, whole, values)
 
 
 def _kind(arg: Any) -> object:
@@ -101,7 +99,7 @@ def _check_integers(kernel: Any, args: tuple[Any, ...]) -> None:
 
 
 def _runner_of(compiled: Any, args: tuple[Any, ...], device: int) -> Runner | None:
-    """The cheapest way that works here; ``None``: not now, ask again."""
+    """The cheapest way that works here; ``None``: that cannot be told now."""
     if not any(isinstance(arg, torch.Tensor) and arg.is_cuda for arg in args):
         return None  # compiled for a machine that is not here
     trusted = works_on(device)
@@ -111,7 +109,7 @@ def _runner_of(compiled: Any, args: tuple[Any, ...], device: int) -> Runner | No
 
 
 def _public(compiled: Any) -> Runner:
-    def run(grid: tuple[int, int, int], stream: int, values: tuple[Any, ...]) -> None:
+    def run(grid: tuple[int, ...], stream: int, values: Sequence[Any]) -> None:
         compiled[grid](*values, stream=stream)
 
     return run
