@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 
 import torch
 
@@ -13,7 +13,7 @@ from moe_core.bind import CandidateSource, binding_of, check_report, check_weigh
 from moe_core.communication import Communication
 from moe_core.contract.report import MoEResolutionReport
 from moe_core.contract.vocabulary import CandidateKind, SchedulerKind
-from moe_core.execution import Binding, MoEBackend, ParallelGroups, bind_factory, refuse
+from moe_core.execution import Binding, MoEBackend, ParallelGroups, SharesPrepared, bind_factory, refuse
 from moe_core.resolve import strategies_of
 from moe_core.routing import Route, RoutingConfig, select_experts
 from moe_core.schedule import (
@@ -84,8 +84,7 @@ def make_backends(bindings: Sequence[Binding], weights: ExpertWeights, errors: S
     for binding in bindings:
         refuse(binding.candidate.identity, [*check_weights(binding, weights), *errors])
     made = [Bound(binding, bind_factory(binding.candidate)(binding)) for binding in bindings]
-    for bound in made:
-        bound.backend.prepare(weights)
+    _prepare(made, weights)
     return made
 
 
@@ -98,8 +97,33 @@ def reload_backends(made: Sequence[Bound], weights: ExpertWeights) -> None:
         if bound.binding.deployment.eplb_enabled:
             errors.append("the load balancer has moved experts between slots since; make a new layer")
         refuse(bound.binding.candidate.identity, errors)
+    _prepare(made, weights)
+
+
+def _prepare(made: Sequence[Bound], weights: ExpertWeights) -> None:
+    """Prepare `weights` once for each layout: the first backend does, and the others of its layout take that over."""
+    of_layout: dict[str, list[Bound]] = {}
     for bound in made:
-        bound.backend.prepare(weights)
+        candidate = bound.binding.candidate
+        of_layout.setdefault(candidate.prepared_layout or candidate.identity, []).append(bound)
+    for together in of_layout.values():
+        sharing = [_sharing(bound) for bound in together] if len(together) > 1 else []
+        together[0].backend.prepare(weights)
+        for other in sharing[1:]:
+            other.adopt(sharing[0].prepared)
+
+
+def _sharing(bound: Bound) -> SharesPrepared:
+    backend, candidate = bound.backend, bound.binding.candidate
+    if not isinstance(backend, SharesPrepared):
+        refuse(
+            candidate.identity,
+            [
+                f"prepared_layout is {candidate.prepared_layout!r}, as another backend's of this layer, but "
+                f"{type(backend).__name__} cannot share it; needed SharesPrepared: a property prepared, and adopt()"
+            ],
+        )
+    return cast("SharesPrepared", backend)
 
 
 def make_strategies(bindings: Sequence[Binding]) -> dict[str, Communication]:

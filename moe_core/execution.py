@@ -8,7 +8,7 @@ from functools import cached_property
 from importlib import import_module
 from itertools import accumulate
 from types import MappingProxyType
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
 from torch.distributed import ProcessGroup
@@ -151,6 +151,21 @@ class MoEBackend(Protocol):
 
     def run_moe(self, context: MoERunContext) -> torch.Tensor:
         """The weighted sum of this rank's experts per row: ``[N, H]`` in the binding's element type; N may be zero."""
+
+
+@runtime_checkable
+class SharesPrepared(Protocol):
+    """A backend that can run from what another one prepared, and lets others do so: weights are in memory once.
+
+    Backends of one layer whose candidates have the same ``prepared_layout`` must be able to.
+    """
+
+    @property
+    def prepared(self) -> Any:
+        """What ``prepare`` made, or was adopted; ``None`` before either."""
+
+    def adopt(self, prepared: Any) -> None:
+        """Run from `prepared`, which a backend of the same layout made, in place of ``prepare``; copy nothing."""
 
 
 def bind_factory(candidate: MoECandidate) -> Callable[[Binding], Any]:

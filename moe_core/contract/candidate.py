@@ -124,6 +124,9 @@ class MoECandidate(Frozen):
     """Backend: who routes. IN_KERNEL wants logits, which no token exchange delivers."""
     weight_layouts: tuple[str, ...] = ("checkpoint",)
     """Backend: weight layouts that ``prepare`` takes."""
+    prepared_layout: str | None = None
+    """Backend: name of the layout that ``prepare`` makes. Backends of one layer with equal names run from one copy, and
+    must be able to: ``moe_core.execution.SharesPrepared``. ``None``: a layout of its own."""
     post_quant: tuple[QuantAlgo, ...] | None = None
     """Strategy: formats that it can move quantized; ``None``: all. Others are quantized after dispatch."""
     finalize_before_combine: bool = True

@@ -22,6 +22,8 @@ class CatalogEntry:
     distribution: str | None = None
     can_implement: Ask | None = None
     """The plugin's own ``can_implement(problem, deployment)``; ``None``: the evaluation of its declaration."""
+    moe_tuning: Ask | None = None
+    """The plugin's ``moe_tuning(problem, deployment, tokens)``; ``None``: it has none."""
 
 
 class Catalog:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from moe_core.contract.base import Frozen
 from moe_core.contract.eligibility import Adjustment, Assumption, Rejection
 from moe_core.contract.reasons import MoERejectReason
+from moe_core.contract.tuning import Tuning
 from moe_core.contract.vocabulary import CandidateKind, RequestedBy, SchedulerKind, SelectedBy
 
 
@@ -30,6 +31,8 @@ class RankedCandidate(Frozen):
     """Whether it is what was asked for; otherwise it is an alternative."""
     microseconds: float | None = None
     """Measured time, where there is evidence for it."""
+    tuning: Tuning | None = None
+    """Backend: what its plugin expects, where it can say."""
     exchange: ExchangeLimits | None = None
     """Strategy: what it serves in a forward."""
     partner: str | None = None

@@ -187,6 +187,9 @@ class SelectedBy(Word):
 
     REQUEST = "request"
     EVIDENCE = "evidence"
+    """Measured times moved it."""
+    PREDICTED = "predicted"
+    """Times of tuning tables and cost models moved it."""
     PRIORITY = "priority"
     FALLBACK = "fallback"
     FUSED = "fused"

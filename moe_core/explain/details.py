@@ -10,7 +10,7 @@ from moe_core.explain.heads import adjustment
 from moe_core.explain.hints import Hint
 from moe_core.explain.merge import Refused, RejectedGroup, merge
 from moe_core.explain.outcome import Outcome
-from moe_core.explain.phrases import MANY_OF, counted, duration, reason
+from moe_core.explain.phrases import MANY_OF, basis, counted, duration, reason, tuned
 
 SHOWN_HINTS = 8
 """Hints of a short explanation of a failure; all of them when asked for."""
@@ -30,12 +30,16 @@ def _alternative(candidate: RankedCandidate, winner: RankedCandidate | None) -> 
     remarks = [f"priority {candidate.priority}", *map(adjustment, candidate.adjustments)]
     if candidate.microseconds is not None:
         remarks.append(f"measured {duration(candidate.microseconds)}")
+    if candidate.tuning is not None and candidate.tuning.microseconds is not None:
+        remarks.append(f"expected {duration(candidate.tuning.microseconds)}")
     if candidate.partner is not None and winner is not None and candidate.partner != winner.partner:
         remarks.append(f"with {candidate.partner}")
     if not candidate.in_request:
         remarks.append("not what was asked for")
     remarks += [f"assumes {a.fact}: {a.needed}" for a in candidate.assumptions]
-    return words(name(candidate.identity), f"  {', '.join(remarks)}")
+    tuning = candidate.tuning
+    rests_on = () if tuning is None else words(f", {tuned(tuning)}: ", *basis(tuning))
+    return words(name(candidate.identity), f"  {', '.join(remarks)}", *rests_on)
 
 
 def rejected(outcome: Outcome, scope: str, *, every_reason: bool) -> Iterator[Section]:

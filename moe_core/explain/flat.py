@@ -66,6 +66,8 @@ def _of_decision(decision: Decision) -> Iterator[tuple[str, str]]:
     yield f"{path}.selected_by", decision.selected_by
     for candidate in decision.eligible:
         yield f"{path}.{candidate.identity}", "eligible"
+        if (tuning := candidate.tuning) is not None:
+            yield f"{path}.{candidate.identity} tuning", f"{tuning.source} {tuning.key}"
     for refused in decision.rejected:
         yield f"{path}.{refused.identity}", "refused"
         # A reason of its own path: two reports may share one and differ in the next.

@@ -11,7 +11,7 @@ from moe_core.contract.request import AUTO
 from moe_core.contract.vocabulary import CandidateKind, SelectedBy
 from moe_core.explain.document import Row, Span, Text, Tone, muted, words
 from moe_core.explain.outcome import Outcome, failures
-from moe_core.explain.phrases import ONE_OF, counted, duration, reason
+from moe_core.explain.phrases import ONE_OF, basis, counted, duration, reason, tuned
 
 LABELS = {CandidateKind.BACKEND: "winner", CandidateKind.COMMUNICATION: "exchange", CandidateKind.ROUTING: "routing"}
 
@@ -32,6 +32,7 @@ def head(outcome: Outcome) -> Iterator[Row]:
             yield Row("failed", words(Span(_failure(decision, report), Tone.BAD)))
         elif decision.settled:
             yield Row("then" if report.invalid else LABELS[decision.kind], _won(decision))
+            yield from _tuned(decision.winning)
         yield from (Row("note", words(muted(note))) for note in decision.notes)
     if outcome.scope:
         yield Row("for", words(outcome.scope))
@@ -42,6 +43,14 @@ def _won(decision: Decision) -> Text:
     if winner is None:
         return words(NONE_NEEDED[decision.selected_by])
     return words(Span(winner.identity, Tone.GOOD), _adjusted(winner), f": {because(decision, winner)}")
+
+
+def _tuned(winner: RankedCandidate | None) -> Iterator[Row]:
+    if winner is None or winner.tuning is None:
+        return
+    tuning = winner.tuning
+    expected = "" if tuning.microseconds is None else f"; expected {duration(tuning.microseconds)}"
+    yield Row(tuned(tuning), words(*basis(tuning), expected, *_try("moe tune" if tuning.is_miss else "")))
 
 
 def _adjusted(candidate: RankedCandidate) -> str:
@@ -61,6 +70,9 @@ def because(decision: Decision, winner: RankedCandidate) -> str:
         case SelectedBy.EVIDENCE:
             measured = sum(c.microseconds is not None for c in decision.eligible)
             return f"fastest of {measured} measured, {duration(winner.microseconds or 0.0)}"
+        case SelectedBy.PREDICTED:
+            rivals = sum(c.tuning is not None and c.tuning.microseconds is not None for c in decision.eligible)
+            return f"expected to be the fastest of {rivals}"
         case SelectedBy.REQUEST:
             matches = sum(c.in_request for c in decision.eligible)
             return f"{_asked(decision)}; {_ranked(winner, matches, 'match', 'matches')}"

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from moe_core.contract.eligibility import Rejection
 from moe_core.contract.predicate import show
+from moe_core.contract.tuning import Tuning
 from moe_core.contract.vocabulary import CandidateKind
 from moe_core.explain.document import Span, Text, Tone, words
 
@@ -57,6 +58,18 @@ def duration(microseconds: float) -> str:
             break
         value, unit = value / 1000, larger
     return f"{value:.3g} {unit}"
+
+
+def tuned(tuning: Tuning) -> str:
+    """``tuned``, or ``untuned`` where no entry of a table comes close."""
+    return "untuned" if tuning.source == "cost_model" else "tuned"
+
+
+def basis(tuning: Tuning) -> Text:
+    """What a tuning rests on: ``KEY``, ``nearest KEY (what the table lacks)``, ``cost model (the same)``."""
+    text = {"table": tuning.key, "nearest": f"nearest {tuning.key}", "cost_model": "cost model"}[tuning.source]
+    note = f" ({tuning.note})" if tuning.note else ""
+    return words(Span(text + note, Tone.WARN if tuning.is_miss else Tone.PLAIN))
 
 
 def reason(rejection: Rejection) -> Text:

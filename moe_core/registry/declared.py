@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from moe_core.contract.candidate import MoECandidate
+from importlib import import_module
+from typing import Any
+
+from moe_core.contract.candidate import FACTORY, MoECandidate
 from moe_core.contract.deployment import MoEDeployment
 from moe_core.contract.eligibility import MoEEligibility
 from moe_core.contract.problem import MoEProblem
@@ -11,10 +14,16 @@ from moe_core.resolve.evaluate import can_implement
 
 
 class Declared:
-    """A plugin made of one candidate: ``Declared(candidate)`` supplies both required hooks."""
+    """A plugin made of one candidate: ``Declared(candidate)`` supplies both required hooks.
 
-    def __init__(self, candidate: MoECandidate) -> None:
+    `tuning` is ``package.module:function`` of what answers ``moe_tuning``; it is imported when it is first asked.
+    """
+
+    def __init__(self, candidate: MoECandidate, tuning: str | None = None) -> None:
+        if tuning is not None and not FACTORY.fullmatch(tuning):
+            raise ValueError(f"tuning of {candidate.identity}: found {tuning!r}, needed 'package.module:function'")
         self.candidate = candidate
+        self.tuning = tuning
 
     @hookimpl
     def moe_candidate(self) -> MoECandidate:
@@ -25,6 +34,14 @@ class Declared:
     def can_implement(self, problem: MoEProblem, deployment: MoEDeployment) -> MoEEligibility:
         """The evaluation of the declared requirements."""
         return can_implement(self.candidate, problem, deployment)
+
+    @hookimpl
+    def moe_tuning(self, problem: MoEProblem, deployment: MoEDeployment, tokens: int) -> Any:
+        """What the function named `tuning` answers; ``None`` when none is named."""
+        if self.tuning is None:
+            return None
+        module, _, name = self.tuning.partition(":")
+        return getattr(import_module(module), name)(problem, deployment, tokens)
 
     def __repr__(self) -> str:
         return f"Declared({self.candidate.identity})"

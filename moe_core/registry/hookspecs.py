@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from moe_core.contract.environment import Scalar
     from moe_core.contract.problem import MoEProblem
     from moe_core.contract.report import MoEResolutionReport
+    from moe_core.contract.tuning import Tuning
 
 PROJECT = "moe_core"
 hookspec = pluggy.HookspecMarker(PROJECT)
@@ -41,6 +42,16 @@ def can_implement(problem: MoEProblem, deployment: MoEDeployment) -> MoEEligibil
     Called at every uncached resolution. Must be pure: a function of its arguments and nothing else. It abstains
     (records an assumption) where a fact is ``None``, and gives every reason that holds. An exception or another type
     becomes a ``PLUGIN_ERROR`` row of the report. Optional: without it, the declared requirements are evaluated.
+    """
+
+
+@hookspec
+def moe_tuning(problem: MoEProblem, deployment: MoEDeployment, tokens: int) -> Tuning | None:
+    """Return what the candidate is expected to take for `tokens` per rank, and what that rests on, or ``None``.
+
+    Called at an uncached resolution that knows how many tokens to expect, for an eligible backend. As pure as
+    ``can_implement``: tables are read when their module is imported, not in a call. ``None`` where a size or the
+    device is unknown. An exception, a table that cannot be read among them, refuses the candidate. Optional.
     """
 
 

@@ -12,9 +12,8 @@ import pluggy
 
 from moe_core.contract.catalog import Ask, Catalog, CatalogEntry
 from moe_core.contract.decision import PluginError
-from moe_core.contract.deployment import MoEDeployment
-from moe_core.contract.problem import MoEProblem
 from moe_core.contract.reasons import MoERejectReason
+from moe_core.registry.declared import Declared
 from moe_core.registry.validate import validate
 
 GROUP = "moe_core"
@@ -102,16 +101,23 @@ def _admit(name: str, plugin: object, distribution: str | None, found: list[Plug
     except (Exception, SystemExit) as error:
         errors.append(_error(name, distribution, error))
         return
-    found.append(Plugin(name, CatalogEntry(candidate, distribution, _own_answer(manager)), manager))
-
-
-def _own_answer(manager: pluggy.PluginManager | None) -> Ask | None:
     # For plain declarations the resolver evaluates the requirements, on facts that it computes once for all.
-    if manager is None or not manager.hook.can_implement.get_hookimpls():
-        return None
+    answer = _asker(manager, "can_implement", "problem", "deployment")
+    if type(plugin) is Declared:
+        tuning = plugin.moe_tuning if plugin.tuning else None
+    else:
+        tuning = _asker(manager, "moe_tuning", "problem", "deployment", "tokens")
+    found.append(Plugin(name, CatalogEntry(candidate, distribution, answer, tuning), manager))
 
-    def ask(problem: MoEProblem, deployment: MoEDeployment) -> object:
-        results = manager.hook.can_implement(problem=problem, deployment=deployment)
+
+def _asker(manager: pluggy.PluginManager | None, hook: str, *names: str) -> Ask | None:
+    """A function that calls a plugin's hook with arguments in the order of `names`; ``None`` if it has no such hook."""
+    if manager is None or not getattr(manager.hook, hook).get_hookimpls():
+        return None
+    call = getattr(manager.hook, hook)
+
+    def ask(*arguments: object) -> object:
+        results = call(**dict(zip(names, arguments, strict=True)))
         return results[0] if results else None
 
     return ask

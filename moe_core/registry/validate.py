@@ -10,7 +10,7 @@ from moe_core.contract.candidate import CONTRACT_VERSION, MoECandidate
 from moe_core.registry import hookspecs
 from moe_core.registry.declared import Declared
 
-HOOKS = ("moe_candidate", "can_implement", "moe_facts", "moe_notes")
+HOOKS = ("moe_candidate", "can_implement", "moe_tuning", "moe_facts", "moe_notes")
 
 
 class PluginContractError(Exception):
@@ -22,7 +22,7 @@ def validate(plugin: object) -> tuple[MoECandidate, pluggy.PluginManager | None]
 
     Raises :class:`PluginContractError`, or whatever the plugin's own declaration raised.
     """
-    # Most plugins: both hooks are ours, so there is nothing to find out and nothing else to call.
+    # Most plugins: all hooks are ours, so there is nothing to find out and nothing else to call.
     if type(plugin) is Declared:
         return _checked(plugin.candidate), None
     if isinstance(plugin, type):

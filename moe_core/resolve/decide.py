@@ -40,8 +40,15 @@ class Question:
     def ranked(self) -> dict[CandidateKind, Ranking]:
         """The eligible candidates of each kind in order."""
         return {
-            kind: rank([c for c, a in asked.items() if a], self.problem, self.deployment, self.evidence, self.bucket)
-            for kind, asked in self.answers.items()
+            kind: rank(
+                [candidate for candidate, answer in asked.items() if answer],
+                self.problem,
+                self.deployment,
+                self.evidence,
+                self.bucket,
+                self.answers.tuning,
+            )
+            for kind, asked in self.answers.eligibility.items()
         }
 
     def allows(self, pair: Pair) -> bool:
@@ -85,7 +92,7 @@ def decide(question: Question) -> Outcome:
     if winner is None:
         pairs, alone = _apart_from_request(question, pairs, alone)
     decisions = [_backend(question, pairs, alone, winner), _communication(question, winner)]
-    if question.answers[ROUTING]:
+    if question.answers.eligibility[ROUTING]:
         decisions.append(_routing(question))
     rows = [d.winning for d in decisions if d.winning is not None]
     return Outcome(
@@ -184,9 +191,7 @@ def _rule(requested: Selector, winner: MoECandidate | None, ranking: Ranking) ->
         return SelectedBy.FAILED
     if not requested.is_auto:
         return SelectedBy.REQUEST if winner in requested else SelectedBy.FALLBACK
-    if ranking.moved and winner.identity in ranking.microseconds:
-        return SelectedBy.EVIDENCE
-    return SelectedBy.PRIORITY
+    return ranking.rule_of(winner)
 
 
 def _requested_by(question: Question, kind: CandidateKind) -> RequestedBy:
@@ -199,14 +204,15 @@ def _requested_by(question: Question, kind: CandidateKind) -> RequestedBy:
 
 
 def _row(question: Question, kind: CandidateKind, candidate: MoECandidate, partner: str | None) -> RankedCandidate:
-    answer = question.answers[kind][candidate]
+    answer = question.answers.eligibility[kind][candidate]
     return RankedCandidate(
         identity=candidate.identity,
         family=candidate.family,
         priority=candidate.priority,
         scheduler_kind=candidate.scheduler_kind,
         in_request=candidate in question.selectors[kind],
-        microseconds=question.ranked[kind].microseconds.get(candidate.identity),
+        microseconds=question.ranked[kind].measured.get(candidate.identity),
+        tuning=question.answers.tuning.get(candidate.identity),
         exchange=_limits(question, candidate) if kind is COMMUNICATION else None,
         partner=partner,
         assumptions=answer.assumptions,
@@ -226,7 +232,7 @@ def _limits(question: Question, strategy: MoECandidate) -> ExchangeLimits:
 
 def _refused(question: Question, kind: CandidateKind, unfit: Mapping[str, Rejection]) -> tuple[RejectedCandidate, ...]:
     refused = []
-    for candidate, answer in question.answers[kind].items():
+    for candidate, answer in question.answers.eligibility[kind].items():
         reasons = answer.rejections
         if not reasons and candidate.identity in unfit:
             reasons = (unfit[candidate.identity],)
