@@ -43,6 +43,24 @@ def made(monkeypatch):
         def _release(self):
             self.times_released += 1
 
+    class Sharing(ReferenceLoop):
+        def __init__(self, binding):
+            super().__init__(binding)
+            self.prepared, self.prepares = None, 0
+            found.append(self)
+
+        def prepare(self, weights):
+            self.prepares += 1
+            if self.prepared is None:
+                self.prepared = weights.map(torch.clone)
+            else:
+                self.prepared.overwrite(weights)
+            super().prepare(self.prepared)
+
+        def adopt(self, prepared):
+            self.prepared = prepared
+            super().prepare(prepared)
+
     class Backend(ReferenceLoop):
         def __init__(self, binding):
             super().__init__(binding)
@@ -56,7 +74,8 @@ def made(monkeypatch):
     def failing(binding):
         raise RuntimeError("out of handles")
 
-    monkeypatch.setitem(sys.modules, "made_here", SimpleNamespace(Counting=Counting, Backend=Backend, failing=failing))
+    factories = (Counting, Sharing, Backend, failing)
+    monkeypatch.setitem(sys.modules, "made_here", SimpleNamespace(**{c.__name__: c for c in factories}))
     return found
 
 
@@ -143,3 +162,74 @@ def test_each_token_bucket_has_the_backend_that_was_decided_for_it(made):
         assert (for_small.calls, for_large.calls) == (2, 2)
         for answer in answers[:-1]:
             assert_bitwise_equal(answer, answers[-1][: len(answer)])
+
+
+def for_each_bucket(*factories, layouts=("halves", "halves", "halves")):
+    """Backends for up to 2, up to 4 and more tokens, with their layouts."""
+    return [
+        LOOP.evolve(
+            identity=f"a.b.upto_{most}.any",
+            factory=f"made_here:{factory}",
+            priority=1000 - most,
+            prepared_layout=layout,
+            requirements=(*LOOP.requirements, need(Reason.TOKENS_OVER_CAPACITY, "max_num_tokens", AtMost(value=most))),
+        )
+        for most, factory, layout in zip((2, 4, 64), factories, layouts, strict=True)
+    ]
+
+
+def layer_of(candidates, weights):
+    report = report_for(*candidates, NOTHING, token_buckets=(2, 4, 64))
+    assert [d.winner for d in report.decisions if d.kind == "backend"] == [c.identity for c in candidates]
+    return ConfigurableMoE.from_report(report, weights, catalog=Catalog.of((*candidates, NOTHING)))
+
+
+def answers_of(layer):
+    generator = torch.Generator().manual_seed(0)
+    x, logits = torch.randn(9, 64, generator=generator).bfloat16(), torch.randn(9, 8, generator=generator)
+    return [layer(x[:n], logits[:n]) for n in (1, 4, 9)]
+
+
+def test_backends_of_one_layout_run_from_one_copy(made):
+    first, second = random_weights(PROBLEM), random_weights(PROBLEM, seed=1)
+    with layer_of(for_each_bucket("Sharing", "Sharing", "Sharing"), first) as layer:
+        assert [backend.prepares for backend in made] == [1, 0, 0]
+        assert len({id(backend.prepared) for backend in made}) == 1
+        before = answers_of(layer)
+        addresses = [t.data_ptr() for t in made[-1].prepared.tensors().values()]
+        layer.load_weights(second)
+        assert [backend.prepares for backend in made] == [2, 0, 0]
+        assert [t.data_ptr() for t in made[-1].prepared.tensors().values()] == addresses
+        after = answers_of(layer)
+    for candidates_alone, weights, answers in ((LOOP, first, before), (LOOP, second, after)):
+        with layer_of_one(candidates_alone, weights) as twin:
+            for answer, expected in zip(answers, answers_of(twin), strict=True):
+                assert_bitwise_equal(answer, expected)
+
+
+def layer_of_one(candidate, weights):
+    catalog = Catalog.of((candidate, NOTHING))
+    return ConfigurableMoE.from_report(report_for(candidate, NOTHING), weights, catalog=catalog)
+
+
+def test_backends_of_other_layouts_or_of_none_prepare_their_own(made):
+    candidates = for_each_bucket("Sharing", "Backend", "Sharing", layouts=("halves", None, "interleaved"))
+    with layer_of(candidates, random_weights(PROBLEM)) as layer:
+        sharing = [backend for backend in made if hasattr(backend, "prepares")]
+        assert [backend.prepares for backend in sharing] == [1, 1]
+        assert sharing[0].prepared is not sharing[1].prepared
+        assert_bitwise_equal(*(a[:1] for a in answers_of(layer)[:2]))
+
+
+@pytest.mark.parametrize("factories", [("Sharing", "Backend", "Sharing"), ("Backend", "Sharing", "Sharing")])
+def test_one_that_claims_a_layout_and_cannot_share_it_is_refused(made, factories):
+    message = "prepared_layout is 'halves', as another backend's of this layer, but Backend cannot share it; needed"
+    with pytest.raises(BindError, match=message):
+        layer_of(for_each_bucket(*factories), random_weights(PROBLEM))
+    assert [backend.prepares for backend in made if hasattr(backend, "prepares")] == [0, 0]
+
+
+def test_alone_in_its_layout_a_backend_need_not_share(made):
+    candidates = for_each_bucket("Backend", "Sharing", "Sharing", layouts=("own", "halves", "halves"))
+    with layer_of(candidates, random_weights(PROBLEM)) as layer:
+        assert len(answers_of(layer)) == 3

@@ -11,6 +11,7 @@ from moe_core.contract.deployment import MoEDeployment
 from moe_core.contract.eligibility import MoEEligibility
 from moe_core.contract.problem import MoEProblem
 from moe_core.contract.reasons import MoERejectReason as Reason
+from moe_core.contract.tuning import Tuning
 from moe_core.registry import Declared, hookimpl, load_registry, notes_on, plugin_facts
 from moe_core.resolve import resolve_moe_impl
 
@@ -32,6 +33,10 @@ class Full:
     @hookimpl
     def can_implement(self, problem):  # a hook may leave out arguments that it does not need
         return MoEEligibility.ok()
+
+    @hookimpl
+    def moe_tuning(self, deployment, tokens):
+        return Tuning(source="table", key=f"{tokens} tokens on {deployment.ep_size}")
 
     @hookimpl
     def moe_facts(self):
@@ -241,3 +246,35 @@ def test_first_party_plugins_come_in_through_the_same_group():
     registry = load_registry()
     assert {p.entry.distribution for p in registry.plugins if p.name.startswith("moe_plugins")} == {"moe-core"}
     assert registry.catalog.plugin_errors == ()
+
+
+def test_a_plugins_own_tuning_hook_is_asked():
+    [entry] = load_registry(plugins=[Full()], points=[]).catalog.entries
+    assert entry.moe_tuning(MoEProblem(), MoEDeployment(ep_size=2), 8) == Tuning(source="table", key="8 tokens on 2")
+
+
+def test_a_declarations_tuning_is_loaded_when_it_is_asked(tmp_path, monkeypatch):
+    (tmp_path / "test_tuning_late.py").write_text("def tuning(problem, deployment, tokens):\n    return tokens\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    [entry] = load_registry(plugins=[Declared(candidate(), "test_tuning_late:tuning")], points=[]).catalog.entries
+    assert "test_tuning_late" not in sys.modules
+    assert entry.moe_tuning(MoEProblem(), MoEDeployment(), 8) == 8
+
+
+def test_a_declaration_without_tuning_is_not_asked():
+    [entry] = load_registry(plugins=[Declared(candidate())], points=[]).catalog.entries
+    assert entry.moe_tuning is None
+
+
+def test_a_declaration_that_names_no_function_is_refused_at_once():
+    with pytest.raises(ValueError, match=r"found 'acme\.choice', needed 'package.module:function'"):
+        Declared(candidate(), "acme.choice")
+
+
+def test_a_tuning_that_cannot_be_loaded_refuses_its_candidate():
+    plugin = Declared(candidate(), "no_such_module_here:tuning")
+    catalog = load_registry(plugins=[plugin], points=[]).catalog
+    report = resolve_moe_impl(MoEProblem(activation="Swiglu"), MoEDeployment(max_num_tokens=8), candidates=catalog)
+    [rejection] = report.backend.rejections_of("acme.some.kernel.any")
+    assert rejection.reason is Reason.PLUGIN_ERROR
+    assert rejection.found == "moe_tuning raised ModuleNotFoundError: No module named 'no_such_module_here'"
