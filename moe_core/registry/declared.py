@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -38,10 +40,14 @@ class Declared:
     @hookimpl
     def moe_tuning(self, problem: MoEProblem, deployment: MoEDeployment, tokens: int) -> Any:
         """What the function named `tuning` answers; ``None`` when none is named."""
-        if self.tuning is None:
-            return None
-        module, _, name = self.tuning.partition(":")
-        return getattr(import_module(module), name)(problem, deployment, tokens)
+        return None if self.tuning is None else _loaded(self.tuning)(problem, deployment, tokens)
 
     def __repr__(self) -> str:
         return f"Declared({self.candidate.identity})"
+
+
+@cache
+def _loaded(tuning: str) -> Callable[..., Any]:
+    module, _, name = tuning.partition(":")
+    function: Callable[..., Any] = getattr(import_module(module), name)
+    return function

@@ -27,7 +27,7 @@ from moe_core.testing import laws
 from moe_core.testing.backends import CHECKS, BackendTrial, UntriedError
 from moe_core.testing.boundary import boundary_cases, typical_question
 from moe_core.testing.isolated import observe, questions_for
-from moe_core.testing.question import UNKNOWABLE, Question, forget, knows_no_more
+from moe_core.testing.question import NEEDED_TO_TUNE, TOKENS, UNKNOWABLE, Question, forget, knows_no_more
 from moe_core.testing.strategies import questions_about, with_less_known
 from moe_core.testing.subject import Subject, load_subjects
 from moe_core.testing.trials import check_all, machine_for, trials_of
@@ -49,6 +49,8 @@ class PluginConformance:
         """A test per plugin, and per check of what it computes."""
         if "subject" in metafunc.fixturenames:
             metafunc.parametrize("subject", _subjects_that_load(self.plugin), ids=str)
+        if "tuned" in metafunc.fixturenames:
+            metafunc.parametrize("tuned", [s for s in _subjects_that_load(self.plugin) if s.is_tuned], ids=str)
         if "check" in metafunc.fixturenames:
             metafunc.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("assert_"))
 
@@ -91,6 +93,26 @@ class PluginConformance:
                 laws.assert_abstains(subject, less, more)
 
         knowing_more_never_helps()
+
+    def test_tuning_is_pure(self, tuned: Subject) -> None:
+        """What it expects is a function of the question too; tables are read before it is asked."""
+        laws.assert_tuning_pure(tuned, questions_for(tuned), observe(self.plugin))
+
+    def test_tuning_abstains_on_the_unknown(self, tuned: Subject) -> None:
+        """It expects nothing where a size or the device is unknown, and answers every question that it accepts."""
+        for question in questions_for(tuned):
+            for asked in (question, *(forget(question, field) for field in NEEDED_TO_TUNE)):
+                if tuned.ask(asked):
+                    for tokens in TOKENS:
+                        laws.assert_tuned(tuned, asked, tokens)
+
+        @repeatable
+        @given(questions_about(tuned.candidate), st.integers(1, 2**17))
+        def every_accepted_question_is_answered(question: Question, tokens: int) -> None:
+            if tuned.ask(question):
+                laws.assert_tuned(tuned, question, tokens)
+
+        every_accepted_question_is_answered()
 
     def test_rejects_with_reasons(self, subject: Subject) -> None:
         """A refusal gives all reasons, and each says what it looked at, what it found and what it needs."""

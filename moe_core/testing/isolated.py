@@ -10,17 +10,20 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Final, TypeVar
 
 from moe_core.testing import traps
-from moe_core.testing.boundary import boundary_cases
+from moe_core.testing.boundary import boundary_cases, typical_question
 from moe_core.testing.examples import EXAMPLES
-from moe_core.testing.question import Question
+from moe_core.testing.question import TOKENS, Question
 from moe_core.testing.subject import Subject, load_subjects
+
+Answer = TypeVar("Answer")
 
 ORDERS: Final = ("forward", "backward")
 
@@ -44,10 +47,14 @@ class Observation:
     """What the plugins of a specification did in one process."""
 
     imported: tuple[str, ...]
-    """Packages that importing the plugin loaded: not its own, the standard library's, moe_core's or what that needs."""
+    """Packages that importing the plugin and asking its tuning loaded: not its own, the standard library's, moe_core's
+    or what that needs."""
     started: tuple[str, ...]
     """Libraries that were opened and programs that were started meanwhile."""
     plugins: dict[str, Answers]
+    """What ``can_implement`` answered."""
+    tunings: dict[str, Answers]
+    """What ``moe_tuning`` answered, of those that have it."""
 
 
 def questions_for(subject: Subject) -> tuple[Question, ...]:
@@ -83,8 +90,11 @@ def _start(spec: str, order: str, *, hash_seed: str, cwd: str | None) -> subproc
 def _read(spec: str, status: int, out: str, error: str) -> Observation:
     assert status == 0, f"{spec} fails in a fresh process:\n{error}"
     found = json.loads(out.splitlines()[-1])
-    plugins = {name: Answers(**{**a, "answers": tuple(a["answers"])}) for name, a in found["plugins"].items()}
-    return Observation(tuple(found["imported"]), tuple(found["started"]), plugins)
+    plugins, tunings = (
+        {name: Answers(**{**a, "answers": tuple(a["answers"])}) for name, a in found[hook].items()}
+        for hook in ("plugins", "tunings")
+    )
+    return Observation(tuple(found["imported"]), tuple(found["started"]), plugins, tunings)
 
 
 def _observe_here(spec: str, order: str) -> Observation:
@@ -94,25 +104,38 @@ def _observe_here(spec: str, order: str) -> Observation:
     before = _packages()
     with traps.watched() as started:
         subjects = load_subjects(spec)
+        for subject in subjects:
+            _load_tuning(subject)
     own = {spec.partition(":")[0].partition(".")[0]}
     imported = _packages() - before - own - sys.stdlib_module_names
     return Observation(
-        tuple(sorted(imported)), tuple(started), {str(subject): _interrogate(subject, order) for subject in subjects}
+        tuple(sorted(imported)),
+        tuple(started),
+        {str(subject): _interrogate(subject, order, _answer) for subject in subjects},
+        {str(subject): _interrogate(subject, order, _tuning) for subject in subjects if subject.is_tuned},
     )
+
+
+def _load_tuning(subject: Subject) -> None:
+    """Ask once, because the first call may import; what that raises is the next call's business."""
+    question = typical_question(subject.candidate)
+    if question is not None:
+        with suppress(Exception):
+            subject.tune(question, TOKENS[0])
 
 
 def _packages() -> set[str]:
     return {name.partition(".")[0] for name in sys.modules}
 
 
-def _interrogate(subject: Subject, order: str) -> Answers:
+def _interrogate(subject: Subject, order: str, ask: Callable[[Subject, Question], str]) -> Answers:
     questions = questions_for(subject)
     indices = range(len(questions)) if order == ORDERS[0] else range(len(questions) - 1, -1, -1)
     answers, again, impure = [""] * len(questions), [""] * len(questions), None
     for found, pass_over in ((answers, indices), (again, reversed(indices))):
         for index in pass_over:
             try:
-                found[index] = _answer(subject, questions[index])
+                found[index] = ask(subject, questions[index])
             except traps.ImpureError as error:
                 impure = str(error)
                 break
@@ -121,15 +144,33 @@ def _interrogate(subject: Subject, order: str) -> Answers:
 
 
 def _answer(subject: Subject, question: Question) -> str:
+    answer = _trapped(lambda: subject.ask(question))
+    if isinstance(answer, str):
+        return answer
+    reasons = ", ".join(f"{r.reason} {r.fact}" for r in answer.rejections)
+    return f"{f'no ({reasons})' if reasons else 'yes'} #{answer.fingerprint}"
+
+
+def _tuning(subject: Subject, question: Question) -> str:
+    try:
+        is_asked = bool(subject.ask(question))
+    except Exception:  # another check's business
+        is_asked = False
+    if not is_asked:
+        return "not asked"
+    found = [_trapped(lambda tokens=tokens: subject.tune(question, tokens)) for tokens in TOKENS]  # type: ignore[misc]
+    return ", ".join(t if isinstance(t, str) else "nothing" if t is None else f"#{t.fingerprint}" for t in found)
+
+
+def _trapped(ask: Callable[[], Answer]) -> Answer | str:
+    """What `ask` returns with the traps armed, or what it raised."""
     with traps.armed():
         try:
-            answer = subject.ask(question)
+            return ask()
         except traps.ImpureError:
             raise
         except Exception as error:  # another check's business; here only that it is the same every time
             return f"raised {type(error).__name__}"
-    reasons = ", ".join(f"{r.reason} {r.fact}" for r in answer.rejections)
-    return f"{f'no ({reasons})' if reasons else 'yes'} #{answer.fingerprint}"
 
 
 def main(arguments: Sequence[str]) -> None:

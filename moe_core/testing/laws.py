@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from moe_core.contract.eligibility import MoEEligibility, Rejection
 from moe_core.contract.facts import Facts, is_fact_name
@@ -13,8 +13,8 @@ from moe_core.contract.report import MoEResolutionReport
 from moe_core.contract.request import MoERequest
 from moe_core.resolve import can_implement, resolve_moe_impl
 from moe_core.testing.boundary import BoundaryCase
-from moe_core.testing.isolated import Observation
-from moe_core.testing.question import Question, knows_no_more
+from moe_core.testing.isolated import Answers, Observation
+from moe_core.testing.question import NEEDED_TO_TUNE, Question, knows_no_more
 from moe_core.testing.subject import Subject
 
 RESERVED = (MoERejectReason.PLUGIN_ERROR, MoERejectReason.BANNED, MoERejectReason.RANK_DISAGREEMENT)
@@ -25,20 +25,31 @@ def assert_light(observation: Observation, allowed: Sequence[str] = ()) -> None:
     """Importing the plugin loads no package but its own and those `allowed`, no library, and starts nothing."""
     heavy = [name for name in observation.imported if name not in allowed]
     assert not heavy, (
-        f"importing the declaration imports {', '.join(heavy)}; move what needs it into the module of the factory"
+        f"the declaration or its tuning imports {', '.join(heavy)}; move what needs it into the module of the factory"
     )
     assert not observation.started, (
-        f"importing the declaration does {', '.join(observation.started)}; do it when the candidate is bound"
+        f"the declaration or its tuning does {', '.join(observation.started)}; do it when the candidate is bound"
     )
 
 
 def assert_pure(subject: Subject, questions: Sequence[Question], observations: Iterable[Observation]) -> None:
     """Nothing but the arguments was touched, and every answer is the same again and in every process."""
-    first, second = (observation.plugins.get(str(subject)) for observation in observations)
+    _assert_pure(subject, "can_implement", questions, (observation.plugins for observation in observations))
+
+
+def assert_tuning_pure(subject: Subject, questions: Sequence[Question], observations: Iterable[Observation]) -> None:
+    """:func:`assert_pure` of ``moe_tuning``, for what is accepted."""
+    _assert_pure(subject, "moe_tuning", questions, (observation.tunings for observation in observations))
+
+
+def _assert_pure(
+    subject: Subject, hook: str, questions: Sequence[Question], processes: Iterable[Mapping[str, Answers]]
+) -> None:
+    first, second = (answers.get(str(subject)) for answers in processes)
     assert first is not None, f"{subject} is not declared in a fresh process"
     assert second is not None, f"{subject} is declared in one of two processes only"
     for answers in (first, second):
-        assert answers.impure is None, f"{subject}: can_implement {answers.impure}"
+        assert answers.impure is None, f"{subject}: {hook} {answers.impure}"
         assert answers.changed is None, (
             f"{subject}: the second answer to a question differs from the first, {answers.answers[answers.changed]}; "
             f"the question: {questions[answers.changed]}"
@@ -60,6 +71,26 @@ def assert_abstains(subject: Subject, less: Question, more: Question) -> None:
         f"{subject} refuses what is unknown: {_reasons(answer)}, although it accepts the same question when more is "
         f"known; a rule that needs an unknown fact abstains. Unknown: {less}. Known: {more}"
     )
+
+
+def assert_tuned(subject: Subject, question: Question, tokens: int) -> None:
+    """It answers with a tuning, or with nothing, and with nothing where a size or the device is unknown."""
+    try:
+        tuning = subject.tune(question, tokens)
+    except Exception as error:
+        raise AssertionError(
+            f"{subject}: moe_tuning raised {type(error).__name__}: {error}; return None where there is nothing to "
+            f"expect; {tokens} tokens, question: {question}"
+        ) from error
+    unknown = [field for field in NEEDED_TO_TUNE if _field(question, field) is None]
+    assert tuning is None or not unknown, (
+        f"{subject}: moe_tuning expects {tuning!r}, although {', '.join(unknown)} is unknown; return None then"
+    )
+
+
+def _field(question: Question, field: str) -> object:
+    part, _, name = field.partition(".")
+    return getattr(getattr(question, part), name)
 
 
 def assert_reasons(subject: Subject, question: Question) -> None:

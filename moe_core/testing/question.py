@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, get_args
+from typing import Any, Final, NamedTuple, get_args
 
 from moe_core.contract.base import Frozen
 from moe_core.contract.deployment import MoEDeployment
@@ -68,6 +68,16 @@ def _unknowable() -> Iterator[str]:
 
 UNKNOWABLE = tuple(_unknowable())
 """Fields that may be unknown, as ``problem.quant``: those in which ``None`` stands for nothing else."""
+
+NEEDED_TO_TUNE: Final = (
+    *(f"problem.{size}" for size in ("hidden_size", "intermediate_size", "num_experts", "top_k")),
+    "environment.device",
+    "environment.device_name",
+)
+"""Without one of these there is nothing to expect: ``moe_tuning`` returns ``None``."""
+
+TOKENS: Final = (1, 64, 4096)
+"""Numbers of tokens per rank that ``moe_tuning`` is asked for."""
 
 
 def forget(question: Question, *fields: str) -> Question:

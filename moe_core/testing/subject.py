@@ -8,6 +8,7 @@ from importlib import import_module
 from moe_core.contract.candidate import MoECandidate
 from moe_core.contract.catalog import Catalog
 from moe_core.contract.eligibility import MoEEligibility
+from moe_core.contract.tuning import Tuning
 from moe_core.registry import Plugin, PluginContractError, Registry, load_registry
 from moe_core.resolve import can_implement
 from moe_core.testing.question import Question
@@ -36,6 +37,19 @@ class Subject:
         if not isinstance(answer, MoEEligibility):
             raise TypeError(f"can_implement returned {type(answer).__name__}, not MoEEligibility")
         return answer
+
+    @property
+    def is_tuned(self) -> bool:
+        """Whether it says what it expects of its candidate."""
+        return self.plugin.entry.moe_tuning is not None
+
+    def tune(self, question: Question, tokens: int) -> Tuning | None:
+        """What it expects, whatever that raises; ``TypeError`` for what is no tuning."""
+        own = self.plugin.entry.moe_tuning
+        tuning = None if own is None else own(*question, tokens)
+        if not isinstance(tuning, Tuning | None):
+            raise TypeError(f"moe_tuning returned {type(tuning).__name__}, not Tuning or None")
+        return tuning
 
     def __str__(self) -> str:
         return self.candidate.identity

@@ -55,6 +55,14 @@ def test_a_refusal_gives_every_reason(question):
         laws.assert_reasons(subject, question)
 
 
+@settings(max_examples=30, deadline=None)
+@given(anything, st.integers(1, 2**17))
+def test_what_is_accepted_can_be_asked_for_its_tuning(question, tokens):
+    for subject in SUBJECTS:
+        if subject.is_tuned and subject.ask(question):
+            laws.assert_tuned(subject, question, tokens)
+
+
 @pytest.mark.parametrize("subject", SUBJECTS, ids=str)
 def test_what_is_accepted_is_accepted_when_less_is_known(subject):
     @settings(max_examples=10, deadline=None)

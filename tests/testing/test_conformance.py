@@ -51,8 +51,32 @@ UNLAWFUL = {
 }
 
 
+TUNING_LAWS = ("test_tuning_is_pure", "test_tuning_abstains_on_the_unknown")
+TUNING_PURE, TUNING_UNKNOWN = TUNING_LAWS
+UNLAWFUL_TUNINGS = {
+    "reads_tables": (TUNING_PURE, "moe_tuning touched files and system: open"),
+    "looks_at_flags": (TUNING_PURE, "moe_tuning touched environment variables: os.environ, 'CHEAT'"),
+    "changes": (TUNING_PURE, "the second answer to a question differs from the first"),
+    "eager": (TUNING_UNKNOWN, r"although problem.top_k is unknown; return None then"),
+    "afraid": (TUNING_UNKNOWN, r"moe_tuning raised KeyError: 'no tile for 96'; return None"),
+    "wordless": (TUNING_UNKNOWN, "moe_tuning raised TypeError: moe_tuning returned float, not Tuning or None"),
+}
+
+
 class Honest(PluginConformance):
     plugin = "kit_examples.honest:PLUGIN"
+
+
+class HonestTuning(PluginConformance):
+    plugin = "kit_examples.honest:TUNED"
+
+
+class TuningByName(PluginConformance):
+    plugin = "kit_examples.honest:TUNED_BY_NAME"
+
+
+class CheatingTunings(PluginConformance):
+    plugin = "kit_examples.cheats:CHEATING_TUNINGS"
 
 
 class Cheats(PluginConformance):
@@ -73,6 +97,27 @@ def test_the_honest_pass():
     Honest().test_declaration_is_light()
     for law in LAWS:
         getattr(Honest(), law)(subject)
+
+
+@pytest.mark.parametrize("suite", [HonestTuning, TuningByName])
+def test_honest_tunings_pass(suite):
+    [subject] = load_subjects(suite.plugin)
+    assert subject.is_tuned
+    suite().test_declaration_is_light()
+    for law in (*LAWS, *TUNING_LAWS):
+        getattr(suite(), law)(subject)
+
+
+@pytest.mark.parametrize(
+    ("cheat", "caught_by", "message"), [(n, *row) for n, row in UNLAWFUL_TUNINGS.items()], ids=UNLAWFUL_TUNINGS
+)
+def test_each_breach_of_a_tuning_is_caught_by_its_own_test_alone(cheat, caught_by, message):
+    [subject] = [s for s in load_subjects(CheatingTunings.plugin) if str(s) == f"example.plain.{cheat}.none"]
+    with pytest.raises(AssertionError, match=message):
+        getattr(CheatingTunings(), caught_by)(subject)
+    for law in (*LAWS, *TUNING_LAWS):
+        if law != caught_by:
+            getattr(CheatingTunings(), law)(subject)
 
 
 @pytest.mark.parametrize(("cheat", "message"), IMPURE.items(), ids=IMPURE)
@@ -104,12 +149,17 @@ class TestDeclaration:
         return Heavy
 
     def test_packages_are_named(self, suite):
-        with pytest.raises(AssertionError, match="importing the declaration imports numpy; move"):
+        with pytest.raises(AssertionError, match="the declaration or its tuning imports numpy; move"):
+            suite().test_declaration_is_light()
+
+    def test_what_tunings_import_is_named_too(self, suite):
+        suite.plugin = "kit_examples.cheats:HEAVY_TUNING"
+        with pytest.raises(AssertionError, match="the declaration or its tuning imports numpy; move"):
             suite().test_declaration_is_light()
 
     def test_packages_can_be_allowed_and_libraries_cannot(self, suite):
         suite.light_imports = ("numpy",)
-        with pytest.raises(AssertionError, match=r"importing the declaration does ctypes.dlopen\('libc.so.6'\)"):
+        with pytest.raises(AssertionError, match=r"the declaration or its tuning does ctypes.dlopen\('libc.so.6'\)"):
             suite().test_declaration_is_light()
 
 
@@ -154,5 +204,5 @@ def test_what_pytest_makes_of_it(tmp_path):
     )  # fmt: skip
     assert "PluginContractError: object: PluginContractError: no hook moe_candidate" in done.stdout
     assert "example.plain.declared_only.none has no factory: it is declared only" in done.stdout
-    # Skipped: all that needs a plugin where none loads, and the seven checks of a backend where there is none.
-    assert re.search(r"^2 failed, 7 passed, 19 skipped in ", done.stdout, re.MULTILINE), done.stdout
+    # Skipped: all that needs a plugin where none loads, the two tests of tuning, the seven checks of a backend.
+    assert re.search(r"^2 failed, 7 passed, 23 skipped in ", done.stdout, re.MULTILINE), done.stdout

@@ -14,7 +14,7 @@ from pathlib import Path
 from time import perf_counter
 from uuid import uuid4
 
-from kit_examples.honest import Plugin
+from kit_examples.honest import Plugin, Tuned, estimate
 
 from moe_core.contract.declare import sm_in
 from moe_core.contract.eligibility import MoEEligibility, Rejection
@@ -95,3 +95,48 @@ PLUGINS = [
     Plugin("first_reason_only", first_reason_only),
     Plugin("contradiction", requirements=(sm_in(80), sm_in(90))),
 ]
+
+
+def after(touch):
+    """Expects what is expected, after `touch`; whatever that raises is hidden."""
+
+    def expect(problem, deployment, tokens):
+        with contextlib.suppress(Exception):
+            touch()
+        return estimate(problem, deployment, tokens)
+
+    return expect
+
+
+def changing(problem, deployment, tokens):
+    found = estimate(problem, deployment, tokens)
+    return found and found.evolve(note=f"asked {next(count)} times")
+
+
+def eager(problem, deployment, tokens):
+    if problem.top_k is None:
+        return estimate(problem.evolve(top_k=1), deployment, tokens)
+    return estimate(problem, deployment, tokens)
+
+
+def afraid(problem, deployment, tokens):
+    if problem.intermediate_size == 96:
+        raise KeyError("no tile for 96")
+    return estimate(problem, deployment, tokens)
+
+
+def imports_numpy(problem, deployment, tokens):
+    import numpy as np
+
+    return estimate(problem, deployment, int(np.int64(tokens)))
+
+
+CHEATING_TUNINGS = [
+    Tuned("reads_tables", after(Path(__file__).read_text)),
+    Tuned("looks_at_flags", after(lambda: os.environ.get("CHEAT"))),
+    Tuned("changes", changing),
+    Tuned("eager", eager),
+    Tuned("afraid", afraid),
+    Tuned("wordless", lambda problem, deployment, tokens: 12.5),
+]
+HEAVY_TUNING = Tuned("heavy_tuning", imports_numpy)
