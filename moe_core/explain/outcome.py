@@ -10,7 +10,7 @@ from moe_core.contract.decision import Decision
 from moe_core.contract.model_report import LayerReport, MoEModelReport
 from moe_core.contract.report import MoEResolutionReport
 from moe_core.contract.vocabulary import CandidateKind, LayerRole
-from moe_core.explain.phrases import ranges
+from moe_core.explain.phrases import counted, ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Outcome:
         if self.most_tokens is None:
             return ""
         first = "up to" if self.more_than == 0 else f"{self.more_than + 1} to"
-        return f"{first} {self.most_tokens} tokens"
+        return f"{first} {counted(self.most_tokens, 'token')}"
 
     @property
     def scope(self) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from moe_core.contract.decision import Decision
 from moe_core.contract.model_report import MoEModelReport
 from moe_core.contract.report import MoEResolutionReport
 from moe_core.explain.details import also_eligible, hint_section, rejected
@@ -54,9 +55,10 @@ def explain(
     found = outcomes(model)
     sections = [Section("", tuple(_answer(outcome))) for outcome in found]
     sections.append(Section("", tuple(_inputs(model, context))))
-    for details, scope in _distinct_details(found):
-        sections += also_eligible(details, scope)
-        sections += rejected(details, scope, every_reason=everything or not model.ok)
+    for outcome, scope in _distinct(found, lambda d: (d.kind, d.winner, d.eligible)):
+        sections += also_eligible(outcome, scope)
+    for outcome, scope in _distinct(found, lambda d: (d.kind, d.rejected)):
+        sections += rejected(outcome, scope, every_reason=everything or not model.ok)
     sections += _remarks(found, context)
     hints = hints_of(outcome.report for outcome in found)
     sections += hint_section(hints, resolved=model.ok, everything=everything)
@@ -89,12 +91,11 @@ def _inputs(model: MoEModelReport, context: Context) -> Iterator[Block]:
         yield keys_row(context.source)
 
 
-def _distinct_details(found: Sequence[Outcome]) -> list[tuple[Outcome, str]]:
-    """One outcome of each distinct set of eligible and refused candidates, and the scope of those that share it."""
+def _distinct(found: Sequence[Outcome], part: Callable[[Decision], object]) -> list[tuple[Outcome, str]]:
+    """One outcome of those whose decisions are equal in `part`, and the scope that they have together."""
     same: dict[object, list[Outcome]] = {}
     for outcome in found:
-        key = tuple((d.kind, d.winner, d.eligible, d.rejected) for d in outcome.decisions)
-        same.setdefault(key, []).append(outcome)
+        same.setdefault(tuple(map(part, outcome.decisions)), []).append(outcome)
     if len(same) == 1:
         return [(found[0], "")]
     return [(group[0], f" for {'; '.join(outcome.scope for outcome in group)}") for group in same.values()]

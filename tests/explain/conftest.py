@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from moe_core.contract.candidate import AdjustmentRule, MoEActivationSupport, MoECandidate
-from moe_core.contract.catalog import Catalog
+from moe_core.contract.catalog import Catalog, CatalogEntry
 from moe_core.contract.declare import Equals, Reason, divisible, is_, need, package, quant_in, sm_at_least, sm_in
 from moe_core.contract.deployment import MoEDeployment
 from moe_core.contract.environment import MoEEnvironment, Package
 from moe_core.contract.problem import MoEProblem
 from moe_core.contract.request import MoERequest
+from moe_core.contract.tuning import Tuning
 from moe_core.contract.vocabulary import ActivationType, CandidateKind, Device, LinkKind, QuantAlgo, RoutingMethodType
 from moe_core.resolve import resolve_moe_impl
 
@@ -81,6 +82,31 @@ def fp8_problem():
         quant=FP8, quant_group_size=128, hidden_size=2048, intermediate_size=768, num_experts=128, top_k=8,
         bias=False, routing=RoutingMethodType.RENORMALIZE,
     )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def tuned_catalog(catalog):
+    """The catalog in which one backend's plugin has a table, one has none for this machine, and one is far from it."""
+
+    def has_table(problem, deployment, tokens):
+        key = f"Test GPU, E128 H2048 I768 K8, {tokens} tokens"
+        if tokens <= 64:
+            return Tuning(source="table", key=key, microseconds=2.0 * tokens)
+        key = "Test GPU, E128 H2048 I768 K8, 64 tokens"
+        return Tuning(source="nearest", key=key, microseconds=3.0 * tokens, note=f"no entry for {tokens} tokens")
+
+    def estimates(problem, deployment, tokens):
+        return Tuning(source="cost_model", key="Test GPU", microseconds=100.0 + tokens, note="no table for Test GPU")
+
+    def only_says_how(problem, deployment, tokens):
+        return Tuning(source="table", key="any GPU")
+
+    tunings = {
+        "delta.triton.grouped.fp8_block_scales": has_table,
+        "delta.triton.padded.fp8_block_scales": estimates,
+        "omega.torch.loop.any": only_says_how,
+    }
+    return Catalog(CatalogEntry(c, moe_tuning=tunings.get(c.identity)) for c in catalog.candidates)
 
 
 @pytest.fixture

@@ -47,6 +47,13 @@ def test_every_part_of_a_report_is_compared(fields, path, resolved):
     assert path in paths(differences(resolved(), resolved(**fields)))
 
 
+def test_another_entry_of_a_table_is_a_difference(resolved, tuned_catalog):
+    small, large = (resolved(candidates=tuned_catalog, max_num_tokens=tokens) for tokens in (64, 128))
+    entry = "Test GPU, E128 H2048 I768 K8, 64 tokens"
+    values = {d.path: (d.left, d.right) for d in differences(small, large)}
+    assert values["backend.delta.triton.grouped.fp8_block_scales tuning"] == (f"table {entry}", f"nearest {entry}")
+
+
 def test_another_catalog_is_a_difference(resolved, catalog):
     found = differences(resolved(), resolved(candidates=catalog.candidates[1:]))
     assert "catalog" in paths(found)

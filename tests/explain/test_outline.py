@@ -123,6 +123,18 @@ def test_measured_winner_says_how_fast(catalog, hopper, fp8_problem):
     assert "delta.triton.grouped.fp8_block_scales  priority 50, measured 1.5 ms" in text
 
 
+def test_tunings_equal_golden_file(resolved, tuned_catalog, assert_golden):
+    report = resolved(candidates=tuned_catalog, token_buckets=(1, 64, 4096))
+    assert_golden("explain-tuned.txt", as_text(explain(report)))
+
+
+def test_who_is_refused_is_told_once_for_buckets_that_differ_in_time(resolved, tuned_catalog):
+    report = resolved(candidates=tuned_catalog, token_buckets=(1, 64, 4096))
+    titles = [s.title for s in explain(report).sections]
+    assert [t for t in titles if t.startswith("backends refused")] == ["backends refused (5)"]
+    assert len([t for t in titles if t.startswith("backends also eligible")]) == 3
+
+
 def test_equal_reports_of_target_and_draft_are_one_answer(resolved):
     report = resolved(ep_size=8)
     layers = (
