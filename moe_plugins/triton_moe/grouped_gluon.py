@@ -23,9 +23,10 @@ ROWS: Final = 128
 """Rows of a tile: the map's `tile`."""
 ALIGN: Final = 64
 """The map's `align`: half a tile of rows belongs to one expert, so that it can be stored whole."""
+BLOCK: Final = 64
+"""Of the inner dimension, per stage: 128 bytes, as wide as the swizzle, so that boxes lie end to end."""
 VERSIONS: Final = ("3.6",)
-SHARED_BYTES: Final = 227 * 1024
-"""What a program may have of a Hopper multiprocessor."""
+"""Of Triton, that the kernels have run on."""
 
 
 class GluonConfig(NamedTuple):
@@ -33,18 +34,12 @@ class GluonConfig(NamedTuple):
 
     columns: int = 256
     """Weight rows of a tile, 128 or 256: as many output columns, or half of them gated."""
-    block: int = 64
-    """Of the inner dimension, per stage."""
     stages: int = 4
+    """4 with 256 columns or 6 with 128 fill the shared memory."""
     group: int = 8
     """Row tiles that sweep the columns together."""
     lead: int = 0
     """Stages by which one half of a tile's rows is ahead of the other: one stores while the other multiplies."""
-
-    @property
-    def shared_bytes(self) -> int:
-        """Shared memory of a program at two bytes an element, with room for the barriers."""
-        return 2 * (self.stages * (ROWS + self.columns) * self.block + ROWS * 128) + 1024
 
 
 def available() -> str | None:
@@ -95,7 +90,7 @@ def down(
     _, hidden, inter = weights.w2_EHI.shape
     identity = activation_meta(Activation(ActivationType.IDENTITY))
     _launch(
-        _boxes(h_RI, 64, config.block), found, weights.w2_EHI, weights.b2_EH, _boxes(y_RH, 64, 128), config,
+        _boxes(h_RI, 64, BLOCK), found, weights.w2_EHI, weights.b2_EH, _boxes(y_RH, 64, 128), config,
         programs, pdl, {"K": inter, "COLUMNS": hidden, "GATED": False, "TOP_K": 0, **identity},
     )  # fmt: skip
 
@@ -113,9 +108,12 @@ def _launch(
 ) -> None:
     from moe_plugins.triton_moe.grouped_gluon_kernels import grouped_gemm
 
-    tile = {"BN": config.columns, "BK": config.block, "STAGES": config.stages, "GROUP": config.group}
+    if config.lead > config.stages - 2:
+        # The leader would wait for stages that the other consumer does not free before it is told to start.
+        raise ValueError(f"asked for {config}; lead needs at least two stages more; try lead={config.stages - 2}")
+    tile = {"BN": config.columns, "BK": BLOCK, "STAGES": config.stages, "GROUP": config.group}
     args = (
-        x, _boxes(w.flatten(0, 1), config.columns // 2, config.block), bias, out, found.pair_of_row,
+        x, _boxes(w.flatten(0, 1), config.columns // 2, BLOCK), bias, out, found.pair_of_row,
         found.tile_expert, found.tile_row, found.tile_rows, found.num_tiles,
     )  # fmt: skip
     launch(grouped_gemm, (programs,), args, {**meta, **tile, "LEAD": config.lead, "PDL": pdl}, num_warps=4, pdl=pdl)

@@ -62,7 +62,7 @@ def _load_weights(w_desc, row, k, UP: gl.constexpr, bar, weights, stage):
 
 @gluon.jit
 def _row_pointers(x, pair_of_row, row, rows, K: gl.constexpr, TOP_K: gl.constexpr, BK: gl.constexpr):
-    """``[64, BK]`` of x for the pairs at `row`; rows that are no pairs read token 0, and nobody reads what they give."""
+    """``[64, BK]`` of x for the pairs at `row`; rows that are no pairs read token 0, for nobody."""
     # 16 bytes a thread, eight threads a row: a warp writes four swizzled rows without bank conflicts.
     LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
     r = gl.arange(0, 64, layout=gl.SliceLayout(1, LAYOUT))
@@ -128,7 +128,7 @@ def _multiply(
         acc = warpgroup_mma_wait(1, deps=(token,))
         if k > 0:
             mbarrier.arrive(empty.index(last))
-        if LEAD > 0 and PART == 0:
+        if LEAD > 0 and PART == 0:  # noqa: SIM102 - this is decided by the compiler, the next by the GPU
             if k == LEAD:
                 mbarrier.arrive(lead)
         last = stage
@@ -237,6 +237,7 @@ def grouped_gemm(
         gl.inline_asm_elementwise(
             "griddepcontrol.launch_dependents; // $0", "=r", [], dtype=gl.int32, is_pure=False, pack=1
         )  # fmt: skip
+    gl.static_assert(TOP_K == 0 or K % BK == 0, "gathered rows are read in whole stages")
     W: gl.constexpr = 2 * COLUMNS if GATED else COLUMNS
     UP: gl.constexpr = COLUMNS if GATED else BN // 2
     BC: gl.constexpr = BN // 2 if GATED else BN
