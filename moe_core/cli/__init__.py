@@ -1,4 +1,4 @@
-"""The command line, ``moe``. Light: no command but ``run`` imports torch."""
+"""The command line, ``moe``. Light: of its commands, ``run``, ``bench`` and ``tune`` alone import torch."""
 
 from __future__ import annotations
 

@@ -11,8 +11,10 @@ from moe_core.cli.errors import BadInputError, bad_input
 from moe_core.contract.deployment import MoEDeployment
 from moe_core.contract.environment import MoEEnvironment
 from moe_core.contract.request import AUTO, MoERequest, ScopedRequest
-from moe_core.contract.vocabulary import LayerRole, QuantAlgo, RequestedBy
+from moe_core.contract.vocabulary import Device, LayerRole, QuantAlgo, RequestedBy
+from moe_core.environment import current
 from moe_core.environment.assuming import assume
+from moe_core.environment.gpus import NO_GPU
 from moe_core.environment.saved import THIS, resolve_environment
 from moe_core.registry import Registry
 
@@ -40,6 +42,21 @@ def machine(options: argparse.Namespace, registry: Registry | None) -> tuple[MoE
     if options.assume:
         why = "; ".join(filter(None, (why, f"assuming {', '.join(options.assume)}")))
     return environment, why
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """Which device of this machine to run on."""
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is one")
+
+
+def here(options: argparse.Namespace, registry: Registry) -> MoEEnvironment:
+    """This machine, as seen from the device that the options name."""
+    environment = current(registry)
+    if options.device == "cuda" and environment.device is not Device.CUDA:
+        raise BadInputError(f"--device cuda: found {environment.device or 'no known device'} here, needed a GPU")
+    if options.device == "cpu":
+        return environment.evolve(**NO_GPU, device_name=None, device_memory=None)
+    return environment
 
 
 _SIZES = {

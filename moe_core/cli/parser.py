@@ -18,6 +18,8 @@ COMMANDS = {
     "doctor": "check plugins, bans and environment variables",
     "plan": "say what one forward would do on each rank",
     "run": "build a layer with random weights, run it, and compare it with its float32 twin",
+    "bench": "time candidates and peers side by side on this machine, beside the floor",
+    "tune": "time candidates on this machine, and write evidence that a selection takes",
 }
 
 EXIT_STATUS = "exit status: 0 a winner (or equal, or healthy), 1 none (or different, or not), 2 bad input"

@@ -61,7 +61,7 @@ def resolve(
     environment, why = opt.machine(options, registry)
     deployment = opt.deployment(options, environment, max_num_tokens=max_num_tokens)
     request = opt.request(options, token_buckets=tuple(token_buckets))
-    groups, evidence = _groups(source, options.layers), _evidence(options.evidence)
+    groups, evidence = chosen_groups(source, options.layers), _evidence(options.evidence)
     # What was asked for may name nothing, and so may a scope: errors of the request, found by resolving.
     with bad_input("request"):
         model = resolve_model(
@@ -70,7 +70,8 @@ def resolve(
     return Resolution(source, why, registry, model)
 
 
-def _groups(source: IngestedModel, layers: str | None) -> tuple[LayerGroup, ...]:
+def chosen_groups(source: IngestedModel, layers: str | None) -> tuple[LayerGroup, ...]:
+    """The groups of layers that ``--layers`` leaves."""
     if layers is None:
         return source.groups
     with bad_input("--layers"):

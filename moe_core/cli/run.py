@@ -16,8 +16,6 @@ from moe_core.contract.environment import MoEEnvironment
 from moe_core.contract.problem import MoEProblem
 from moe_core.contract.report import MoEResolutionReport
 from moe_core.contract.vocabulary import Device, QuantAlgo
-from moe_core.environment import current
-from moe_core.environment.gpus import NO_GPU
 from moe_core.explain import explain
 from moe_core.explain.document import Document, Row, Section, Span, Tone, words
 from moe_core.explain.phrases import duration
@@ -40,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--layer", metavar="N", help="which MoE layer (default: the first), or several: 0-3, 5, 8-, all"
     )
-    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is one")
+    opt.add_device(parser)
     parser.add_argument("--tokens", type=int, default=64, metavar="N", help="tokens of a forward (default 64)")
     parser.add_argument(
         "--full", action="store_true", help="the layer's own size (default: reduced, if weights are random)"
@@ -57,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
     with bad_input("model"):
         source = ingest(options.config)
     registry = load_registry(opt.bans(options))
-    environment = _environment(options, registry)
+    environment = opt.here(options, registry)
     trials = [_trial(options, registry, environment, layer, problem) for layer, problem in _layers(options, source)]
     if options.json:
         show_json(_as_json(trials))
@@ -93,15 +91,6 @@ def _trial(
             problem, _deployment(options, environment), candidates=registry.catalog, request=opt.request(options)
         )
     return Trial(layer, report, changes, _measure(options, registry, report, stored) if report.ok else None)
-
-
-def _environment(options: argparse.Namespace, registry: Registry) -> MoEEnvironment:
-    environment = current(registry)
-    if options.device == "cuda" and environment.device is not Device.CUDA:
-        raise BadInputError(f"--device cuda: found {environment.device or 'no known device'} here, needed a GPU")
-    if options.device == "cpu":
-        return environment.evolve(**NO_GPU, device_name=None, device_memory=None)
-    return environment
 
 
 def _layers(options: argparse.Namespace, source: IngestedModel) -> list[tuple[int, MoEProblem]]:

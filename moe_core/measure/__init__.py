@@ -1,0 +1,1 @@
+"""Measured times: floors, replay timing, candidates beside peers, and evidence for the resolver."""
