@@ -10,7 +10,7 @@ from moe_core.contract.decision import Decision, RejectedCandidate
 from moe_core.contract.eligibility import Rejection
 from moe_core.contract.report import MoEResolutionReport
 from moe_core.contract.request import AUTO
-from moe_core.contract.vocabulary import FixableBy
+from moe_core.contract.vocabulary import FixableBy, SelectedBy
 from moe_core.explain.merge import EASIEST_FIRST
 from moe_core.explain.outcome import failures
 from moe_core.resolve.ask import NO_ADAPTER
@@ -78,8 +78,12 @@ def _preferred(candidate: RejectedCandidate, decision: Decision) -> bool:
     winner = decision.winning
     if winner is None:
         return True
+    # Where times moved the winner, the first place is that of the highest priority among those that it passed.
+    best = winner.priority
+    if decision.selected_by in (SelectedBy.EVIDENCE, SelectedBy.PREDICTED):
+        best = max(c.priority for c in decision.eligible)
     rank = (_asked_for(candidate, decision.requested), candidate.priority)
-    return rank > (winner.in_request, winner.priority)
+    return rank > (winner.in_request, best)
 
 
 def _asked_for(candidate: RejectedCandidate, requested: str) -> bool:

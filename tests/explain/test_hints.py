@@ -2,7 +2,9 @@
 
 import pytest
 
-from moe_core.contract.vocabulary import FixableBy
+from moe_core.contract.catalog import Catalog, CatalogEntry
+from moe_core.contract.tuning import Tuning
+from moe_core.contract.vocabulary import FixableBy, SelectedBy
 from moe_core.explain import explain
 from moe_core.explain.as_text import as_text
 from moe_core.explain.hints import hints_of
@@ -22,6 +24,20 @@ def test_a_hint_says_who_would_win_and_which_sizes_are_legal(resolved):
 def test_what_is_behind_the_winner_is_eligible_but_does_not_win(resolved):
     hint = by_text(resolved(ep_size=8, bans=("omega.torch.loop.any",)))["lift the ban of omega.torch.loop.any"]
     assert (hint.wins, hint.unlocks) == ((), ("omega.torch.loop.any",))
+
+
+def test_what_would_not_pass_the_place_that_a_fast_one_was_moved_to_does_not_win(resolved, catalog):
+    def expecting(microseconds):
+        return lambda *question: Tuning(source="table", key="a GPU", microseconds=microseconds)
+
+    tunings = {"delta.triton.grouped.fp8_block_scales": expecting(9.0), "omega.torch.loop.any": expecting(1.0)}
+    tuned = Catalog(CatalogEntry(c, moe_tuning=tunings.get(c.identity)) for c in catalog.candidates)
+    ban = "delta.triton.padded.fp8_block_scales"
+    report = resolved(candidates=tuned, max_num_tokens=64, bans=(ban,))
+    assert report.selected_by is SelectedBy.PREDICTED
+    hint = by_text(report)[f"lift the ban of {ban}"]
+    assert (hint.wins, hint.unlocks) == ((), (ban,))
+    assert resolved(candidates=tuned, max_num_tokens=64).winner().identity == "omega.torch.loop.any"
 
 
 @pytest.mark.parametrize(
