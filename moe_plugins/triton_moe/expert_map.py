@@ -194,11 +194,11 @@ def _list_tiles(
 @triton.jit
 def _rank(ids, slot, block, num_pairs, slot_start, L: tl.constexpr, BLOCK: tl.constexpr):
     """How many pairs of the block come before each pair, and have its expert."""
-    COMPARED: tl.constexpr = 64
+    COMPARED: tl.constexpr = 8192 // BLOCK
     i = tl.arange(0, BLOCK)
-    rank = tl.zeros([BLOCK], tl.int32)
+    same = tl.zeros([BLOCK, COMPARED], tl.int32)
     for first in range(0, BLOCK, COMPARED):
         j = first + tl.arange(0, COMPARED)
         other = _local(ids, block * BLOCK + j, num_pairs, slot_start, L, -2)
-        rank += tl.sum(((slot[:, None] == other[None, :]) & (j[None, :] < i[:, None])).to(tl.int32), 1)
-    return rank
+        same += ((slot[:, None] == other[None, :]) & (j[None, :] < i[:, None])).to(tl.int32)
+    return tl.sum(same, 1)
