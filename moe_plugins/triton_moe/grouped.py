@@ -134,19 +134,24 @@ def _launch(
     }  # fmt: skip
     launch(
         kernel, (min(tiles, programs) if config.persistent else tiles,),
-        (*operands, found.tile_expert, found.tile_row, found.tile_rows, found.num_tiles), {**meta, **cut, "PDL": pdl},
+        (*operands, found.tile_expert, found.tile_row, found.tile_rows, found.num_tiles, found.max_tiles),
+        {**meta, **cut, "PDL": pdl},
         num_warps=config.warps, num_stages=config.stages, pdl=pdl,
     )  # fmt: skip
 
 
 @triton.jit
-def _place(t, tiles, tile_expert, tile_row, tile_rows, COLUMN_TILES: tl.constexpr, GROUP: tl.constexpr):
-    """Expert, first row, number of rows and column tile of the `t`-th tile."""
+def _raster(t, tiles, COLUMN_TILES: tl.constexpr, GROUP: tl.constexpr):
+    """Row tile and column tile in the `t`-th place: groups of row tiles sweep over the columns one after another."""
     first = t // (GROUP * COLUMN_TILES) * GROUP
     height = tl.minimum(tiles - first, GROUP)
     within = t % (GROUP * COLUMN_TILES)
-    m = first + within % height
-    return tl.load(tile_expert + m), tl.load(tile_row + m), tl.load(tile_rows + m), within // height
+    return first + within % height, within // height
+
+
+@triton.jit
+def _read(m, tile_expert, tile_row, tile_rows):
+    return tl.load(tile_expert + m), tl.load(tile_row + m), tl.load(tile_rows + m)
 
 
 @triton.jit
@@ -201,9 +206,9 @@ def _up_tile(
     _store(h, h_box, activate(gate, up, KIND, ALPHA, BETA, CLAMP, AFTER), row, rows, n0, I, ROWS, BN, BOX)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["max_tiles"])
 def _up(
-    x, fc1, bias, h, h_box, pair_of_row, tile_expert, tile_row, tile_rows, num_tiles,
+    x, fc1, bias, h, h_box, pair_of_row, tile_expert, tile_row, tile_rows, num_tiles, max_tiles,
     H: tl.constexpr, I: tl.constexpr, K: tl.constexpr, HALVES: tl.constexpr, KIND: tl.constexpr, ALPHA: tl.constexpr,
     BETA: tl.constexpr, CLAMP: tl.constexpr, AFTER: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     BK: tl.constexpr, STAGES: tl.constexpr, GROUP: tl.constexpr, PERSISTENT: tl.constexpr, SHORT: tl.constexpr,
@@ -216,13 +221,18 @@ def _up(
     tiles = tl.load(num_tiles)
     if PERSISTENT:
         for t in tl.range(tl.program_id(0), tiles * COLUMN_TILES, tl.num_programs(0), flatten=True):
-            e, row, rows, n = _place(t, tiles, tile_expert, tile_row, tile_rows, COLUMN_TILES, GROUP)
+            m, n = _raster(t, tiles, COLUMN_TILES, GROUP)
+            e, row, rows = _read(m, tile_expert, tile_row, tile_rows)
             _up_tile(
                 x, fc1, bias, h, h_box, pair_of_row, e, row, rows, n * BN,
                 H, I, K, HALVES, KIND, ALPHA, BETA, CLAMP, AFTER, BM, BN, BK, STAGES, BOXES,
             )  # fmt: skip
-    elif tl.program_id(0) < tiles * COLUMN_TILES:
-        e, row, rows, n = _place(tl.program_id(0), tiles, tile_expert, tile_row, tile_rows, COLUMN_TILES, GROUP)
+    else:
+        # The place hangs on no number that is still under way, so all of them arrive at once.
+        m, n = _raster(tl.program_id(0), max_tiles, COLUMN_TILES, GROUP)
+        e, row, rows = _read(m, tile_expert, tile_row, tile_rows)
+        if m >= tiles:
+            return
         if rows > SHORT:
             _up_tile(
                 x, fc1, bias, h, h_box, pair_of_row, e, row, rows, n * BN,
@@ -254,9 +264,9 @@ def _down_tile(
     _store(y, y_box, right, row, rows, n0 + BN // 2, H, ROWS, BN // 2, BOX)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["max_tiles"])
 def _down(
-    h_box, h_short, w2, bias, y, y_box, tile_expert, tile_row, tile_rows, num_tiles,
+    h_box, h_short, w2, bias, y, y_box, tile_expert, tile_row, tile_rows, num_tiles, max_tiles,
     H: tl.constexpr, I: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
     GROUP: tl.constexpr, PERSISTENT: tl.constexpr, SHORT: tl.constexpr, BOXES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
@@ -267,10 +277,15 @@ def _down(
     tiles = tl.load(num_tiles)
     if PERSISTENT:
         for t in tl.range(tl.program_id(0), tiles * COLUMN_TILES, tl.num_programs(0), flatten=True):
-            e, row, rows, n = _place(t, tiles, tile_expert, tile_row, tile_rows, COLUMN_TILES, GROUP)
+            m, n = _raster(t, tiles, COLUMN_TILES, GROUP)
+            e, row, rows = _read(m, tile_expert, tile_row, tile_rows)
             _down_tile(h_box, w2, bias, y, y_box, e, row, rows, n * BN, H, I, BM, BN, BK, STAGES, BOXES)
-    elif tl.program_id(0) < tiles * COLUMN_TILES:
-        e, row, rows, n = _place(tl.program_id(0), tiles, tile_expert, tile_row, tile_rows, COLUMN_TILES, GROUP)
+    else:
+        # The place hangs on no number that is still under way, so all of them arrive at once.
+        m, n = _raster(tl.program_id(0), max_tiles, COLUMN_TILES, GROUP)
+        e, row, rows = _read(m, tile_expert, tile_row, tile_rows)
+        if m >= tiles:
+            return
         if rows > SHORT:
             _down_tile(h_box, w2, bias, y, y_box, e, row, rows, n * BN, H, I, BM, BN, BK, STAGES, BOXES)
         elif SHORT > 0:
