@@ -10,7 +10,7 @@ The exception is :mod:`~moe_core.routing.sparse_mixer`, which scores again after
 """
 
 from moe_core.routing.config import RoutingConfig
-from moe_core.routing.route import route, select_experts
+from moe_core.routing.route import check_inputs, route, select_experts
 from moe_core.routing.router import Route, Router
 
-__all__ = ["Route", "Router", "RoutingConfig", "route", "select_experts"]
+__all__ = ["Route", "Router", "RoutingConfig", "check_inputs", "route", "select_experts"]

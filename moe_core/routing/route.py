@@ -59,7 +59,7 @@ def select_experts(
     `bias_E` is a float32 correction bias that takes part in the choice only. A hashed router needs the token ids
     `input_ids_T` and the table of experts per token id, `table_VK`. Raises ``ValueError`` when inputs do not fit.
     """
-    _check(config, logits_TE, bias_E, input_ids_T, table_VK)
+    check_inputs(config, logits_TE, bias_E, input_ids_T, table_VK)
     logits_TE = logits_TE.float()
     if config.method is RoutingMethodType.SPARSE_MIXER:
         ids_TK, weights_TK = sparse_mixer(logits_TE, config.top_k, config.jitter_eps)
@@ -88,13 +88,14 @@ def _choose(
     return top_k_lower_id_first(ranking_TE, config.top_k)
 
 
-def _check(
+def check_inputs(
     config: RoutingConfig,
     logits_TE: torch.Tensor,
     bias_E: torch.Tensor | None,
     input_ids_T: torch.Tensor | None,
     table_VK: torch.Tensor | None,
 ) -> None:
+    """Raises ``ValueError`` with everything that keeps these inputs of :func:`select_experts` from being routed."""
     errors = []
     if logits_TE.ndim != 2 or logits_TE.shape[-1] != config.num_experts:
         errors.append(f"router logits are {list(logits_TE.shape)}, needed [tokens, {config.num_experts}]")

@@ -1,0 +1,133 @@
+"""Every routing method in one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import torch
+import triton
+from torch.autograd.function import once_differentiable
+
+from moe_core.contract.vocabulary import GroupScore, RoutingMethodType
+from moe_core.execution import Binding
+from moe_core.routing import RoutingConfig, check_inputs, select_experts
+from moe_core.routing.route import EPSILON, SCORES
+from moe_plugins.triton_moe.launch import launch
+from moe_plugins.triton_moe.router_kernels import choose_and_weigh, mix_sparsely
+
+NARROW: Final = (torch.bfloat16, torch.float16)
+WARP: Final = 32
+"""Lanes of a warp: rows that fill it are reduced in one instruction."""
+
+
+class TritonRouter:
+    """The kernels, bound to a problem.
+
+    Raises ``ValueError`` when the problem's routing is unknown or contradicts itself.
+    """
+
+    def __init__(self, binding: Binding) -> None:
+        self._config = RoutingConfig.of(binding.problem)
+        self._pdl = (binding.deployment.environment.sm or 0) >= 90
+        self._meta = meta_of(self._config)
+
+    def __call__(
+        self,
+        logits_TE: torch.Tensor,
+        bias_E: torch.Tensor | None,
+        input_ids_T: torch.Tensor | None,
+        table_VK: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Expert ids int32 ``[T, K]`` and weights float32 ``[T, K]``; gradients flow from the weights to the logits."""
+        check_inputs(self._config, logits_TE, bias_E, input_ids_T, table_VK)
+        if logits_TE.requires_grad and torch.is_grad_enabled():
+            ids_TK, weights_TK = _WithGradient.apply(  # type: ignore[no-untyped-call]
+                self, logits_TE, bias_E, input_ids_T, table_VK
+            )
+            return ids_TK, weights_TK
+        return self._select(logits_TE, bias_E, input_ids_T, table_VK)
+
+    def _select(
+        self,
+        logits_TE: torch.Tensor,
+        bias_E: torch.Tensor | None,
+        input_ids_T: torch.Tensor | None,
+        table_VK: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        num_tokens, shape = logits_TE.shape[0], (logits_TE.shape[0], self._config.top_k)
+        ids_TK = torch.empty(shape, dtype=torch.int32, device=logits_TE.device)
+        weights_TK = torch.empty(shape, dtype=torch.float32, device=logits_TE.device)
+        if num_tokens == 0:
+            return ids_TK, weights_TK
+        narrow = logits_TE.dtype in NARROW
+        logits_TE = (logits_TE if narrow else logits_TE.float()).contiguous()
+        block, num_warps = tile_of(num_tokens, self._config.num_experts)
+        meta = {**self._meta, "BT": block, "PDL": self._pdl}
+        if self._config.method is RoutingMethodType.SPARSE_MIXER:
+            kernel: Any = mix_sparsely
+            args: tuple[Any, ...] = (logits_TE, ids_TK, weights_TK, num_tokens)
+        else:
+            kernel = choose_and_weigh
+            # What a method does not read has to be a pointer all the same.
+            read = (logits_TE if tensor is None else tensor.contiguous() for tensor in (bias_E, input_ids_T, table_VK))
+            args = (logits_TE, *read, ids_TK, weights_TK, num_tokens)
+            meta |= {"HAS_BIAS": bias_E is not None, "NARROW": narrow}
+        launch(kernel, (triton.cdiv(num_tokens, block), 1, 1), args, meta, num_warps=num_warps, pdl=self._pdl)
+        return ids_TK, weights_TK
+
+
+def meta_of(config: RoutingConfig) -> Mapping[str, Any]:
+    """`config` as compile-time arguments of its method's kernel."""
+    meta = {
+        "E": config.num_experts,
+        "K": config.top_k,
+        "KP": triton.next_power_of_2(config.top_k),
+        "SCALE": config.scaling_factor,
+        # The interpreter has no library of device functions.
+        "LIBDEVICE": not triton.knobs.runtime.interpret,
+    }
+    if config.method is RoutingMethodType.SPARSE_MIXER:
+        return meta | {"EP": max(triton.next_power_of_2(config.num_experts), WARP), "REACH": 2 * config.jitter_eps}
+    groups = triton.next_power_of_2(config.num_groups)
+    return meta | {
+        "G": config.num_groups,
+        "KEPT": config.topk_group,
+        "TOP2": config.group_score is GroupScore.TOP2_SUM,
+        "GP": groups,
+        "SP": max(triton.next_power_of_2(config.num_experts // config.num_groups), WARP // groups),
+        "SCORE": SCORES[config.method].__name__,
+        "HASHED": config.hashed,
+        "RENORMALIZE": config.renormalize,
+        "EPS": EPSILON,
+    }
+
+
+def tile_of(num_tokens: int, num_experts: int) -> tuple[int, int]:
+    """Tokens of a program, and its warps."""
+    return (1, 1) if num_tokens <= 512 or num_experts > 256 else (4, 4)
+
+
+class _WithGradient(torch.autograd.Function):
+    """The kernel forward; backward, the twin's gradient for the experts that the kernel chose."""
+
+    @staticmethod
+    def forward(ctx: Any, router: TritonRouter, logits_TE: torch.Tensor, *others: torch.Tensor | None) -> Any:
+        ids_TK, weights_TK = router._select(logits_TE, *others)
+        ctx.config = router._config
+        ctx.save_for_backward(logits_TE, ids_TK)
+        ctx.mark_non_differentiable(ids_TK)
+        return ids_TK, weights_TK
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, _: torch.Tensor, grad_TK: torch.Tensor) -> Any:
+        logits_TE, ids_TK = ctx.saved_tensors
+        logits_TE = logits_TE.detach().requires_grad_()
+        # A table with a row for each token: the choice is made.
+        chosen, tokens_T = replace(ctx.config, hashed=True), torch.arange(len(ids_TK), device=ids_TK.device)
+        with torch.enable_grad():
+            _, weights_TK = select_experts(chosen, logits_TE, None, tokens_T, ids_TK)
+        (grad_TE,) = torch.autograd.grad(weights_TK, logits_TE, grad_TK)
+        return None, grad_TE, None, None, None
