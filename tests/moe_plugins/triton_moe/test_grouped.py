@@ -131,6 +131,20 @@ def test_counts(name, counts):
     assert_close(*case.down(), TOLERANCE)
 
 
+@pytest.mark.parametrize("name", ["rows 64", "rows 128, stored by element", "mixed", "persistent"])
+def test_no_tile_writes_rows_of_the_next_expert(name):
+    """Where programs run one after another the next expert would repair the damage, so the last one is looked at."""
+    case = Case(CONFIGS[name], counts=(70, 64))
+    h = torch.full((case.found.max_rows, 64), torch.nan).half().to(DEVICE)
+    up(case.x, case.found, case.weights, case.activation, 2, h, case.config, programs=PROGRAMS)
+    y = torch.full_like(h, torch.nan)
+    down(torch.zeros_like(h), case.found, case.weights, y, case.config, programs=PROGRAMS)
+    first_foreign = int(case.found.offsets[-1]) + 64
+    assert first_foreign < case.found.max_rows
+    assert h[first_foreign:].isnan().all()
+    assert y[first_foreign:].isnan().all()
+
+
 @pytest.mark.parametrize("config", [GroupedConfig(mixed=True, persistent=True), GroupedConfig(mixed=True, rows=64)])
 def test_mixed_has_limits(config):
     with pytest.raises(ValueError, match="a mixed kernel needs rows=128 and persistent=False"):
