@@ -15,6 +15,7 @@ class Tuned:
     """The fastest configuration that was right, for one number of tokens."""
 
     tokens: int
+    """Rows of the calls that were measured."""
     config: Config
     microseconds: float
     default_microseconds: float
@@ -31,7 +32,8 @@ class Tunable(Protocol):
     def use(self, config: Config | None) -> None:
         """Launch so from the next ``run_moe`` on, whatever the number of tokens; ``None``: choose by itself again.
 
-        Raises ``ValueError`` when this problem, or this device, cannot be launched so.
+        Graphs that were captured before stay valid: nothing that an earlier launch used is freed or moved. Raises
+        ``ValueError`` when this problem, or this device, cannot be launched so.
         """
 
     def table(self, tuned: Sequence[Tuned], existing: Any) -> Any:

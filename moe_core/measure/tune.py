@@ -5,7 +5,7 @@ Ranks measure their own share, all the same candidates in the same order. Nothin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -124,35 +124,43 @@ def tune_kernels(bench: RankBench) -> Iterator[tuple[Subject, Tunable, list[Tune
 
 
 def _fastest(bench: RankBench, subject: Subject, backend: Tunable, tokens: int) -> Tuned | None:
-    """``None`` when its own choice is not right, or cannot run."""
-    configs: list[Config | None] = [None, *backend.configs(bench.site.rows_of(tokens))]
+    """``None`` when its own choice is not right or cannot run, or there is nothing else."""
+    rows = bench.site.rows_of(tokens)
+    configs: list[Config | None] = [None, *backend.configs(rows)]
+    launchers = [_Launcher(made) for made in subject.backends]
     try:
-        rows = bench.rows([_as(subject, config) for config in configs], tokens)
+        results = bench.rows([_as(subject, launchers, config) for config in configs], tokens)
     finally:
         backend.use(None)
-    right = [row.timing.median if row.timing is not None and row.is_right else None for row in rows]
+    right = [row.timing.median if row.timing is not None and row.is_right else None for row in results]
     slowest = [None if None in times else max(times) for times in zip(*_gathered(right), strict=True)]
-    if slowest[0] is None:
+    times = [(time, index) for index, time in enumerate(slowest) if index and time is not None]
+    if slowest[0] is None or not times:
         return None
-    times = {index: time for index, time in enumerate(slowest) if index and time is not None}
-    if not times:
-        return None
-    best = min(times, key=lambda index: (times[index], index))
+    time, best = min(times)
     config = configs[best]
     assert config is not None  # the first alone is no configuration
-    return Tuned(tokens=tokens, config=config, microseconds=times[best], default_microseconds=slowest[0])
+    return Tuned(tokens=rows, config=config, microseconds=time, default_microseconds=slowest[0])
 
 
-def _as(subject: Subject, config: Config | None) -> Subject:
-    """`subject` launched as `config` says; the name is for messages alone."""
+class _Launcher:
+    """A backend that is told to launch otherwise only when that changes."""
 
-    def call(backend: MoEBackend, tokens: Tokens) -> torch.Tensor:
-        assert isinstance(backend, Tunable)  # all backends of a subject are of one class
-        backend.use(config)
-        return backend.run_moe(tokens.context)
+    def __init__(self, backend: MoEBackend) -> None:
+        self._backend = backend
+        self._config: Config | None = None
 
-    calls: tuple[Callable[[Tokens], torch.Tensor], ...] = tuple(partial(call, b) for b in subject.backends)
-    return replace(subject, name=f"{subject.name} {config}", calls=calls)
+    def __call__(self, config: Config | None, tokens: Tokens) -> torch.Tensor:
+        assert isinstance(self._backend, Tunable)  # all backends of a subject are of one class
+        if config is not self._config:
+            self._backend.use(config)
+            self._config = config
+        return self._backend.run_moe(tokens.context)
+
+
+def _as(subject: Subject, launchers: Sequence[_Launcher], config: Config | None) -> Subject:
+    """`subject` launched as `config` says."""
+    return replace(subject, calls=tuple(partial(launcher, config) for launcher in launchers))
 
 
 def _share(problem: MoEProblem, site: Site) -> MoEProblem:

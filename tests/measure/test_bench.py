@@ -1,0 +1,111 @@
+"""The bench on the processor: who is in a cell, who is refused, and what is said of those that did not run."""
+
+import pytest
+
+from moe_core.contract.request import MoERequest
+from moe_core.contract.vocabulary import QuantAlgo, RoutingMethodType
+from moe_core.measure.bench import measure_shape
+from moe_core.measure.results import Mode, Role
+from moe_core.testing.problems import small_problem
+
+GROUPED, LOOP = "moe_core.torch.grouped_mm.none", "moe_core.torch.reference_loop.any"
+ROUTER = "moe_core.torch.select_experts.any"
+
+
+@pytest.fixture
+def cells(shape, site_of, ceilings):
+    def measure(*names, problem=None, tokens=(3,), **fields):
+        measured = shape if problem is None else shape.evolve(problem=problem)
+        return list(measure_shape(measured, tokens, site_of(*names, **fields), ceilings))
+
+    return measure
+
+
+def by_name(cell):
+    return {row.name: row for row in cell.rows}
+
+
+def test_candidates_and_peers_side_by_side(cells):
+    pytest.importorskip("transformers")
+    (cell,) = cells()
+    rows = by_name(cell)
+    assert {name: row.role for name, row in rows.items() if row.timing and row.role is not Role.LAYER} == {
+        LOOP: Role.CANDIDATE, GROUPED: Role.PEER, "transformers.grouped_mm": Role.PEER,
+        "transformers.batched_mm": Role.PEER, ROUTER: Role.ROUTING,
+    }  # fmt: skip
+    assert all(row.is_right and row.timing.mode is Mode.EAGER for row in rows.values() if row.timing)
+    assert cell.ratio(rows[LOOP]) == pytest.approx(cell.best(Role.PEER).microseconds / rows[LOOP].microseconds)
+
+
+def test_the_floor_is_of_the_experts_that_were_chosen(cells):
+    one, many = cells(tokens=(1, 64))
+    assert (one.floor.experts, many.floor.experts) == (3, 8)
+
+
+def test_the_whole_layer_is_routed_by_each_router(cells):
+    (cell,) = cells()
+    layers = {row.name: row for row in cell.of_role(Role.LAYER)}
+    assert set(layers) == {f"{ROUTER} + {LOOP}", f"{ROUTER} + {cell.best(Role.PEER).name}"}
+    assert all(row.is_right for row in layers.values())
+
+
+def test_a_wrong_answer_has_a_time_and_no_ratio(cells):
+    (cell,) = cells("Wrong", "NotANumber")
+    rows = by_name(cell)
+    for name in ("tests.example.wrong.none", "tests.example.notanumber.none"):
+        assert rows[name].timing is not None
+        assert rows[name].is_wrong
+        assert cell.ratio(rows[name]) is None
+    assert rows["tests.example.wrong.none"].error == pytest.approx(0.1, rel=0.1)
+    assert "NaN" in rows["tests.example.notanumber.none"].reason
+
+
+def test_what_fails_keeps_nobody_from_being_measured(cells):
+    (cell,) = cells("Broken", "Unbindable")
+    rows = by_name(cell)
+    assert rows["tests.example.broken.none"].reason == "RuntimeError: out of luck"
+    assert rows["tests.example.unbindable.none"].reason == "RuntimeError: no kernels here"
+    assert rows[LOOP].timing is not None
+
+
+def test_large_experts_are_copied_for_one_candidate_at_a_time(shape, site_of, ceilings):
+    site = site_of("Right", "Wrong")
+    environment = site.deployment.environment.evolve(device_memory=1_000_000)
+    crowded = site_of("Right", "Wrong", deployment=site.deployment.evolve(environment=environment))
+    cells = list(measure_shape(shape, (1, 2), crowded, ceilings))
+    assert [cell.tokens for cell in cells] == [1, 2] * 4
+    last = {cell.tokens: by_name(cell) for cell in cells}
+    assert all({LOOP, "tests.example.right.none", "tests.example.wrong.none", GROUPED} <= set(r) for r in last.values())
+    assert "tests.example.right.none" not in by_name(cells[0])
+
+
+def test_only_what_is_asked_for(cells):
+    (cell,) = cells("Right", request=MoERequest(backend="EXAMPLE"))
+    assert [row.name for row in cell.of_role(Role.CANDIDATE)] == ["tests.example.right.none"]
+
+
+def test_equal_seeds_give_equal_errors(cells):
+    errors = [by_name(cells(seed=seed)[0])[LOOP].error for seed in (1, 1, 2)]
+    assert errors[0] == errors[1] != errors[2]
+
+
+def test_a_model_that_routes_by_itself_has_no_routing_rows(cells):
+    (cell,) = cells(problem=small_problem(routing=RoutingMethodType.UNSPECIFIED))
+    assert {row.role for row in cell.rows} == {Role.CANDIDATE, Role.PEER}
+
+
+def test_other_routing_is_compared_with_its_own_twin(cells):
+    problem = small_problem(
+        routing=RoutingMethodType.DEEPSEEK_V3, routing_bias=True, num_expert_groups=2, topk_group=1,
+        routed_scaling_factor=2.5,
+    )  # fmt: skip
+    (cell,) = cells(problem=problem)
+    for role in (Role.ROUTING, Role.LAYER):
+        ran = [row for row in cell.of_role(role) if row.timing is not None]
+        assert ran
+        assert all(row.is_right for row in ran)
+
+
+def test_quantized_experts_are_refused(cells):
+    with pytest.raises(ValueError, match="random experts are not quantized"):
+        cells(problem=small_problem(quant=QuantAlgo.FP8))
