@@ -14,6 +14,7 @@ from moe_plugins import (
     torch_grouped,
     vanilla,
 )
+from moe_plugins.triton_moe import routing_candidates
 
 PLUGINS: tuple[object, ...] = (
     *declared.PLUGINS,
@@ -28,6 +29,7 @@ PLUGINS: tuple[object, ...] = (
             torch_grouped,
             fused_all_to_all,
             routing_torch,
+            routing_candidates,
         )
         for candidate in plugin.CANDIDATES
     ),

@@ -8,11 +8,8 @@ from hypothesis import strategies as st
 from moe_core.contract.deployment import MoEDeployment
 from moe_core.contract.environment import MoEEnvironment
 from moe_core.contract.problem import MoEProblem
-from moe_core.contract.reasons import MoERejectReason as Reason
-from moe_core.contract.vocabulary import Device
 from moe_core.contract.vocabulary import RoutingMethodType as Method
 from moe_core.execution import Binding, bind_factory
-from moe_core.resolve import can_implement
 from moe_core.routing import route
 from moe_core.routing.route import SCORES
 from moe_core.testing.numerics import assert_close, poisoned_memory
@@ -32,14 +29,9 @@ saturates = pytest.mark.filterwarnings("ignore:overflow encountered in exp:Runti
 """A sigmoid is zero by an infinite power of e, of which the interpreter warns."""
 
 
-def environment(sm=90, **packages):
-    known = MoEEnvironment(device=Device.CUDA if sm else Device.CPU, sm=sm, can_jit=True)
-    return known.with_packages(**{"triton": "3.6.0"} | packages)
-
-
 def router(problem):
     sm = 10 * torch.cuda.get_device_capability()[0] if ON_GPU else 0
-    deployment = MoEDeployment(environment=environment(sm))
+    deployment = MoEDeployment(environment=MoEEnvironment(device=DEVICE, sm=sm))
     return bind_factory(CANDIDATE)(Binding(CANDIDATE, problem, deployment, torch.device(DEVICE), torch.bfloat16))
 
 
@@ -200,24 +192,6 @@ def test_gradients_are_those_of_the_twin(method):
 def test_inputs_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match=r"router logits are \[2, 5\], needed \[tokens, 4\]"):
         router(problem_of(Method.DEFAULT, 4, 2))(torch.zeros(2, 5), None, None, None)
-
-
-@pytest.mark.parametrize(
-    ("machine", "sizes", "refused"),
-    [
-        ({}, {"num_experts": 1024, "top_k": 32}, []),
-        ({"sm": 80}, {}, []),
-        ({"sm": 0}, {}, [(Reason.PATH_NOT_ENABLED, "device"), (Reason.SM_UNSUPPORTED, "sm")]),
-        ({"sm": 75}, {}, [(Reason.SM_UNSUPPORTED, "sm")]),
-        ({"triton": "3.5.1"}, {}, [(Reason.DEP_MISSING, "package:triton")]),
-        ({}, {"num_experts": 1025}, [(Reason.ROUTING_UNSUPPORTED, "num_experts")]),
-        ({}, {"top_k": 33}, [(Reason.TOPK_UNSUPPORTED, "top_k")]),
-    ],
-)
-def test_what_it_takes(machine, sizes, refused):
-    problem = problem_of(Method.RENORMALIZE, **{"num_experts": 256, "top_k": 8} | sizes)
-    answer = can_implement(CANDIDATE, problem, MoEDeployment(environment=environment(**machine)))
-    assert [(r.reason, r.fact) for r in answer.rejections] == refused
 
 
 needs_gpu = pytest.mark.skipif(not ON_GPU, reason="needs a CUDA device")
