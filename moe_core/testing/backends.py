@@ -205,10 +205,11 @@ def assert_needs_no_host_sync(trial: BackendTrial) -> None:
 
 def _captured_on(device: torch.device) -> MoEDeployment:
     # On the CPU nothing is captured: there, the question is what the operations do that a GPU would be given.
-    environment = MoEEnvironment()
+    # Packages are left unknown: it is known here that the candidate runs.
+    environment = MoEEnvironment(packages=None)
     if device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
-        environment = MoEEnvironment(device=Device.CUDA, sm=10 * major + minor)
+        environment = environment.evolve(device=Device.CUDA, sm=10 * major + minor)
     return MoEDeployment(environment=environment, cuda_graph=CudaGraphMode.FULL)
 
 

@@ -59,7 +59,7 @@ def c_launcher(compiled: Any) -> Callable[[tuple[int, ...], int, Sequence[Any]],
     return launch
 
 
-@triton.jit(do_not_specialize=["value"])
+@triton.jit(do_not_specialize=["value"])  # type: ignore[untyped-decorator]
 def _put(out, value, ADD: tl.constexpr):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202
     tl.store(out, value + ADD)
 

@@ -1,30 +1,62 @@
 """The launches of a call, kept with the places of their arguments, so that the next call need not work them out.
 
-What a call launches depends on shapes alone. So the second call with the same shapes differs from the first in where
-its inputs are, and in where its outputs and temporary tensors are allocated, and in nothing else.
+What a call launches depends on shapes alone. So a second call with the same shapes differs from the first in where its
+inputs are, and in where its outputs and temporary tensors are allocated, and in nothing else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.driver import driver
 
-from moe_plugins.triton_moe.launch import Runner, observer
+from moe_plugins.triton_moe.launch import ALIGNMENT, Runner, observer
 
-PIECE = 256
+Tensors: TypeAlias = tuple[torch.Tensor, ...]
+
+PIECE: Final = 256
 """Bytes to which temporary tensors are aligned."""
+MOST: Final = 256
+"""Recordings that a recorder keeps."""
+
+_ALLOCATES: Final = frozenset({torch.ops.aten.empty, torch.ops.aten.empty_strided, torch.ops.aten.new_empty})
+
+
+class Recorder:
+    """Calls `function`, and repeats its launches where a call with the same key was recorded before.
+
+    `function` takes tensors and gives tensors that it has allocated. It may view, allocate and launch; when it does
+    anything else, it is called each time. `kept` are tensors beside its inputs that it reads and that stay where they
+    are. Each call allocates its memory, so that calls on several streams are apart and a CUDA graph owns what it has.
+    """
+
+    def __init__(self, function: Callable[..., Tensors], kept: Sequence[torch.Tensor] = ()) -> None:
+        self._function, self._kept = function, tuple(kept)
+        self._recordings: dict[object, _Recording | None] = {}
+
+    def __call__(self, key: object, *inputs: torch.Tensor) -> Tensors:
+        """``function(*inputs)``; equal keys mean equal shapes and element types. Inputs are contiguous."""
+        aligned = [tensor.data_ptr() % ALIGNMENT == 0 for tensor in inputs]
+        key = (key, inputs[0].get_device(), *aligned)
+        try:
+            recording = self._recordings[key]
+        except KeyError:
+            outputs, self._recordings[key] = _record(self._function, inputs, self._kept)
+            if len(self._recordings) > MOST:
+                del self._recordings[next(iter(self._recordings))]
+            return outputs
+        return self._function(*inputs) if recording is None else recording(inputs)
 
 
 class _Moving(NamedTuple):
-    """An address among a launch's arguments that is another one in each call."""
+    """An argument of a launch that is another address in each call."""
 
     position: int
     base: int
-    """Index of an input, or the number of inputs (the output), or one more (the temporary memory)."""
+    """Index among inputs, outputs and the temporary memory, in this order."""
     offset: int
 
 
@@ -35,56 +67,48 @@ class _Launch(NamedTuple):
     moving: tuple[_Moving, ...]
 
 
-class Recording:
-    """A call of `function`, to be repeated with other tensors of the same shapes, element types and alignment."""
+class _Output(NamedTuple):
+    shape: torch.Size
+    dtype: torch.dtype
 
-    def __init__(
-        self, launches: Sequence[_Launch], output: torch.Tensor, temporary: int, kept: Sequence[torch.Tensor]
-    ) -> None:
+
+class _Recording:
+    def __init__(self, launches: Sequence[_Launch], outputs: Tensors, temporary: int) -> None:
         self._launches, self._temporary = tuple(launches), temporary
-        self._shape, self._dtype, self._device = output.shape, output.dtype, output.device
-        self._index = output.device.index
-        self._kept = kept
+        self._outputs = [_Output(tensor.shape, tensor.dtype) for tensor in outputs]
+        self._device = outputs[0].device
 
-    @classmethod
-    def of(
-        cls, function: Callable[..., torch.Tensor], inputs: Sequence[torch.Tensor], kept: Sequence[torch.Tensor]
-    ) -> tuple[torch.Tensor, Self | None]:
-        """``function(*inputs)``, and how to repeat it; ``None`` when it did anything but allocate and launch.
-
-        Args:
-            function: gives one tensor, which it has allocated.
-            kept: tensors that `function` reads and that stay where they are.
-        """
-        watcher = _Watcher()
-        token = observer.set(watcher)
-        try:
-            with watcher:
-                output = function(*inputs)
-        finally:
-            observer.reset(token)
-        if not watcher.is_pure or not watcher.launches:
-            return output, None
-        places = _Places(inputs, output, kept)
-        launches = [_placed(*entry, places) for entry in watcher.launches]
-        return output, cls(launches, output, places.temporary, kept)
-
-    def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
-        """What the function would give."""
-        output = torch.empty(self._shape, dtype=self._dtype, device=self._device)
-        bases = [tensor.data_ptr() for tensor in inputs]
-        bases.append(output.data_ptr())
+    def __call__(self, inputs: Tensors) -> Tensors:
+        outputs = tuple([torch.empty(shape, dtype=dtype, device=self._device) for shape, dtype in self._outputs])
+        bases = [tensor.data_ptr() for tensor in (*inputs, *outputs)]
         if self._temporary:
-            # Freed when this returns, and so reused by what is queued behind on the same stream.
+            # Let go when this returns: what is queued behind it on the same stream may have it.
             memory = torch.empty(self._temporary, dtype=torch.uint8, device=self._device)
             bases.append(memory.data_ptr())
-        stream = driver.active.get_current_stream(self._index)
+        stream = driver.active.get_current_stream(self._device.index)
         for runner, grid, values, moving in self._launches:
             arguments = values.copy()
             for position, base, offset in moving:
                 arguments[position] = bases[base] + offset
             runner(grid, stream, arguments)
-        return output
+        return outputs
+
+
+def _record(
+    function: Callable[..., Tensors], inputs: Tensors, kept: Sequence[torch.Tensor]
+) -> tuple[Tensors, _Recording | None]:
+    watcher = _Watcher()
+    token = observer.set(watcher)
+    try:
+        with watcher:
+            outputs = function(*inputs)
+    finally:
+        observer.reset(token)
+    if not watcher.is_pure or not watcher.launches:
+        return outputs, None
+    places = _Places((*inputs, *outputs), kept)
+    launches = [_placed(*entry, places) for entry in watcher.launches]
+    return outputs, _Recording(launches, outputs, places.temporary)
 
 
 class _Watcher(TorchDispatchMode):
@@ -107,14 +131,11 @@ class _Watcher(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-_ALLOCATES = frozenset({torch.ops.aten.empty, torch.ops.aten.empty_strided, torch.ops.aten.new_empty})
-
-
 class _Places:
     """Where the addresses of a call come from."""
 
-    def __init__(self, inputs: Sequence[torch.Tensor], output: torch.Tensor, kept: Sequence[torch.Tensor]) -> None:
-        self._named = [_extent(tensor) for tensor in (*inputs, output)]
+    def __init__(self, named: Sequence[torch.Tensor], kept: Sequence[torch.Tensor]) -> None:
+        self._named = [_extent(tensor) for tensor in named]
         self._kept = [_extent(tensor) for tensor in kept]
         self._temporaries: dict[int, int] = {}
         self.temporary = 0
@@ -122,11 +143,11 @@ class _Places:
     def of(self, tensor: torch.Tensor) -> tuple[int, int] | None:
         """Base and offset of `tensor`; ``None`` when it stays where it is."""
         address = tensor.data_ptr()
+        if any(start <= address < end for start, end in self._kept):
+            return None
         for base, (start, end) in enumerate(self._named):
             if start <= address < end:
                 return base, address - start
-        if any(start <= address < end for start, end in self._kept):
-            return None
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in self._temporaries:
             self._temporaries[storage.data_ptr()] = self.temporary

@@ -1,0 +1,192 @@
+"""Which kernels run a number of tokens, and with which tiles: from a measured table, or from the cost model.
+
+Light on purpose: the resolver asks, long before a kernel is imported. Tables are read once, at import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
+
+from moe_core.contract.deployment import MoEDeployment
+from moe_core.contract.partition import expert_partition
+from moe_core.contract.problem import MoEProblem
+from moe_core.contract.tuning import Tuning
+from moe_core.contract.vocabulary import DType
+from moe_plugins.triton_moe.cost import MULTIPROCESSORS, Rates, Shape, no_sort, tiled
+from moe_plugins.triton_moe.table import Entry, Table
+
+NO_SORT: Final = "no_sort"
+SWAP_AB: Final = "swap_ab"
+GROUPED: Final = "grouped"
+GLUON: Final = "grouped_gluon"
+PATHS: Final = (NO_SORT, SWAP_AB, GROUPED, GLUON)
+
+GLUON_VERSIONS: Final = ("3.6",)
+"""Of Triton, whose Gluon the kernel is written for."""
+MOST_UNSORTED: Final = 64
+"""Tokens up to which the path without a map is considered."""
+
+_SWAP_ROWS: Final = {8: 120e6, 16: 200e6, 32: 300e6, 64: 330e6}
+"""Operations a microsecond by rows of a tile."""
+_TABLES: Final = {
+    (table.device, table.triton): table
+    for path in sorted((Path(__file__).parent / "tables").glob("*.json"))
+    for table in (Table.parse(path.read_text(), f"tables/{path.name}"),)
+}
+
+
+class Machine(NamedTuple):
+    """What a choice depends on beside the shape."""
+
+    device: str
+    """The device's name, as CUDA gives it."""
+    multiprocessors: int
+    triton: str
+    """Version, ``major.minor``."""
+
+
+class Choice(NamedTuple):
+    """How to run a number of tokens."""
+
+    path: str
+    config: Mapping[str, Any]
+    """Fields of the path's config that differ from its defaults."""
+    source: Literal["table", "nearest", "cost_model"]
+    key: str
+    microseconds: float
+    note: str = ""
+    """What the table lacks."""
+
+
+def machine_of(device: str, multiprocessors: int | None, triton: str | None) -> Machine:
+    """The machine, with unknown facts as on the one that the cost model was fitted to."""
+    return Machine(device, multiprocessors or MULTIPROCESSORS, ".".join((triton or "unknown").split(".")[:2]))
+
+
+def usable(paths: Sequence[str], machine: Machine, shape: Shape) -> tuple[str, ...]:
+    """Those of `paths` that run here."""
+    gluon = machine.triton in GLUON_VERSIONS and shape.hidden % 64 == 0
+    return tuple(path for path in paths if path != GLUON or gluon)
+
+
+@lru_cache(maxsize=4096)
+def plan(machine: Machine, shape: Shape, tokens: int, paths: tuple[str, ...] = PATHS) -> Choice:
+    """The fastest of `paths` for `tokens` > 0 tokens that are routed to the experts of `shape`.
+
+    What was measured is preferred to what is computed.
+    """
+    paths = usable(paths, machine, shape)
+    fitting = [path for path in paths if path != NO_SORT or tokens <= MOST_UNSORTED] or paths
+    table, lacks = _table(machine)
+    found = [] if table is None else [table.nearest(shape, tokens, path) for path in fitting]
+    measured = [_measured(entry, machine, shape, tokens, lacks) for entry in found if entry is not None]
+    if measured:
+        return min(measured, key=lambda choice: choice.microseconds)
+    key = _key(machine.device, shape, tokens, machine.triton)
+    note = lacks or f"no entry near E{shape.experts} H{shape.hidden} I{shape.inner} K{shape.top_k}"
+    options = [option for path in fitting for option in _options(path, machine, shape, tokens)]
+    microseconds, path, config = min(options, key=lambda option: option[0])
+    return Choice(path, config, "cost_model", key, microseconds, note)
+
+
+def _table(machine: Machine) -> tuple[Table | None, str]:
+    exact = _TABLES.get((machine.device, machine.triton))
+    if exact is not None:
+        return exact, ""
+    others = [table for (device, _), table in _TABLES.items() if device == machine.device]
+    if others:
+        return others[-1], f"no entries for triton {machine.triton}"
+    return None, f"no entries for {machine.device}"
+
+
+def _measured(entry: Entry, machine: Machine, shape: Shape, tokens: int, lacks: str) -> Choice:
+    if not lacks and entry.shape != shape:
+        lacks = f"no entry for {_key(machine.device, shape, tokens, machine.triton)}"
+    elif not lacks and entry.tokens != tokens:
+        lacks = f"no entry for {tokens} tokens"
+    sms = machine.multiprocessors
+    ratio = predicted(entry.path, shape, tokens, sms) / predicted(entry.path, entry.shape, entry.tokens, sms)
+    return Choice(
+        path=entry.path,
+        config=entry.config,
+        source="nearest" if lacks else "table",
+        key=_key(machine.device, entry.shape, entry.tokens, machine.triton),
+        microseconds=entry.microseconds * ratio,
+        note=lacks,
+    )
+
+
+def predicted(path: str, shape: Shape, tokens: int, multiprocessors: int) -> float:
+    """Microseconds of a path with the tiles that the cost model would take."""
+    machine = Machine("", multiprocessors, "")
+    return min(option[0] for option in _options(path, machine, shape, tokens))
+
+
+def _options(path: str, machine: Machine, shape: Shape, tokens: int) -> list[tuple[float, str, dict[str, Any]]]:
+    sms = machine.multiprocessors
+    if path == NO_SORT:
+        return [(no_sort(shape, tokens, sms), path, {})]
+    if path == SWAP_AB:
+        return [
+            (tiled(shape, tokens, rows, Rates(rate, 9.0), sms), path, {"up": {"rows": rows}, "down": {"rows": rows}})
+            for rows, rate in _SWAP_ROWS.items()
+        ]
+    if path == GLUON:
+        return [(tiled(shape, tokens, 128, Rates(700e6, 12.0), sms), path, {})]
+    short = {"rows": 64, "warps": 4}
+    mixed = {"mixed": True}
+    return [
+        (tiled(shape, tokens, 64, Rates(480e6, 11.0), sms), path, {"up": short, "down": short}),
+        (tiled(shape, tokens, 128, Rates(600e6, 11.0), sms), path, {"up": mixed, "down": mixed}),
+    ]
+
+
+def _key(device: str, shape: Shape, tokens: int, triton: str) -> str:
+    sizes = f"E{shape.experts} H{shape.hidden} I{shape.inner} K{shape.top_k}{'' if shape.gated else ' not gated'}"
+    return f"{device} {shape.dtype} {sizes}, {tokens} token{'s'[: tokens != 1]}, triton {triton}"
+
+
+def reaching(rows: int, num_local: int, num_slots: int) -> int:
+    """As many tokens as would give a rank with all slots the pairs that `rows` give one with `num_local`."""
+    return max(-(-rows * num_local // num_slots), 1)
+
+
+def tuning(paths: tuple[str, ...], problem: MoEProblem, deployment: MoEDeployment, tokens: int) -> Tuning | None:
+    """What `paths` are expected to take on the fullest rank; ``None`` where a size or the device is unknown."""
+    shape, place = _shape(problem, deployment), deployment.environment
+    if shape is None or place.device_name is None or place.device is None:
+        return None
+    machine = machine_of(place.device_name, place.num_sms, place.package_version("triton"))
+    if not usable(paths, machine, shape):
+        return None
+    num_slots = deployment.num_slots or problem.num_experts or 1
+    found = plan(machine, shape, reaching(tokens * deployment.dp_size, shape.experts, num_slots), paths)
+    return Tuning(source=found.source, key=found.key, microseconds=found.microseconds, note=found.note)
+
+
+def _shape(problem: MoEProblem, deployment: MoEDeployment) -> Shape | None:
+    """The fullest rank's; ``None`` where a size is unknown, or no rank could have its share."""
+    hidden, inner, experts, top_k = (
+        problem.hidden_size, problem.intermediate_size, problem.num_experts, problem.top_k
+    )  # fmt: skip
+    num_slots = deployment.num_slots or experts
+    if hidden is None or inner is None or num_slots is None or top_k is None or num_slots < deployment.ep_size:
+        return None
+    return Shape(
+        dtype=str(problem.dtype_act or DType.BFLOAT16),
+        experts=max(expert_partition(num_slots, deployment.ep_size)),
+        top_k=top_k,
+        hidden=hidden,
+        inner=-(-inner // deployment.tp_size),
+        gated=problem.is_gated is not False,
+    )
+
+
+experts_tuning = partial(tuning, PATHS)
+no_sort_tuning = partial(tuning, (NO_SORT,))
+swap_ab_tuning = partial(tuning, (SWAP_AB,))
+grouped_tuning = partial(tuning, (GROUPED,))
+gluon_tuning = partial(tuning, (GLUON,))

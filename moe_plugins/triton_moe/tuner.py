@@ -1,0 +1,115 @@
+"""What is worth measuring for a number of tokens, and a table of what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from moe_plugins.triton_moe.choice import GLUON, GROUPED, MOST_UNSORTED, NO_SORT, SWAP_AB, Machine, predicted
+from moe_plugins.triton_moe.cost import MULTIPROCESSORS, Shape
+from moe_plugins.triton_moe.table import Entry, Table
+
+Config = Mapping[str, Any]
+
+HOPELESS: Final = 1.8
+"""Times the fastest prediction above which a path is not measured."""
+
+_UNSORTED: Final[tuple[Config, ...]] = (
+    {},
+    {"up_neurons": 2},
+    {"up_neurons": 8},
+    {"up_neurons": 2, "up_warps": 2},
+    {"up_neurons": 8, "up_warps": 8},
+    {"down_columns": 2},
+    {"down_warps": 2},
+    {"down_columns": 2, "down_warps": 8},
+)
+_SWAPPED: Final[tuple[Config, ...]] = (
+    {},
+    {"stages": 4},
+    {"block": 64, "stages": 5},
+    {"columns": 128, "block": 64},
+    {"columns": 128, "warps": 8},
+)
+_TILED: Final[tuple[tuple[Config, Config], ...]] = (
+    ({"rows": 64, "warps": 4}, {"rows": 64, "warps": 4}),
+    ({"rows": 64, "warps": 4, "stages": 4}, {"rows": 64, "warps": 4, "stages": 4}),
+    ({"rows": 64}, {"rows": 64, "columns": 256}),
+    ({"mixed": True}, {"mixed": True}),
+    ({"mixed": True}, {"mixed": True, "columns": 256}),
+    ({"mixed": True, "stages": 4}, {"mixed": True, "columns": 256, "stages": 4}),
+    ({"align": 128}, {"align": 128, "columns": 256, "persistent": True, "stages": 4}),
+    ({"align": 128, "stages": 4}, {"align": 128, "persistent": True, "stages": 4}),
+)
+_IN_GLUON: Final[tuple[tuple[Config, Config], ...]] = (
+    ({}, {}),
+    ({"columns": 128, "stages": 6}, {}),
+    ({}, {"columns": 128, "stages": 6}),
+    ({"columns": 128, "stages": 6}, {"columns": 128, "stages": 6}),
+    ({"group": 16}, {"group": 16}),
+    ({"lead": 1}, {"lead": 1}),
+)
+
+
+class Tuned(Protocol):
+    """The fastest configuration for a number of tokens."""
+
+    @property
+    def tokens(self) -> int:
+        """Rows of the call that was measured."""
+
+    @property
+    def config(self) -> Config:
+        """One of :func:`configs_of`."""
+
+    @property
+    def microseconds(self) -> float:
+        """Its time."""
+
+
+def configs_of(paths: Sequence[str], shape: Shape, tokens: int) -> list[dict[str, Any]]:
+    """Every path that may be the fastest of `paths`, with the tiles to try."""
+    fitting = [path for path in paths if path != NO_SORT or tokens <= MOST_UNSORTED]
+    times = {path: predicted(path, shape, tokens, MULTIPROCESSORS) for path in fitting}
+    hopeful = [path for path, time in times.items() if time <= HOPELESS * min(times.values())]
+    return [{"path": path, "config": config} for path in hopeful for config in _tiles(path, shape, tokens)]
+
+
+def table_of(machine: Machine, shape: Shape, tuned: Sequence[tuple[int, Tuned]], existing: Any) -> dict[str, Any]:
+    """The parsed table `existing`, or an empty one, with `tuned` (tokens that reach the experts, and what was found).
+
+    Raises ``ValueError`` when `existing` is no table, or one of another device or version of Triton.
+    """
+    table = Table(machine.device, machine.triton, ()) if existing is None else Table.of(existing)
+    if (table.device, table.triton) != (machine.device, machine.triton):
+        raise ValueError(
+            f"the table is of {table.device} and triton {table.triton}, and this is {machine.device} with triton "
+            f"{machine.triton}; give another file"
+        )
+    rows = [
+        Entry(shape, tokens, row.config["path"], row.config["config"], round(row.microseconds, 2))
+        for tokens, row in tuned
+    ]
+    return table.merged(rows).as_json()
+
+
+def _tiles(path: str, shape: Shape, tokens: int) -> Iterator[dict[str, Any]]:
+    if path == NO_SORT:
+        yield from map(dict, _UNSORTED)
+    elif path == SWAP_AB:
+        for rows in _heights(shape, tokens):
+            base = {"rows": rows}
+            yield {"up": base, "down": base}
+            for config in _SWAPPED[1:]:
+                yield {"up": {**base, **config}, "down": base}
+                yield {"up": base, "down": {**base, **config}}
+    else:
+        for up, down in {GROUPED: _TILED, GLUON: _IN_GLUON}[path]:
+            yield {"up": dict(up), "down": dict(down)}
+
+
+def _heights(shape: Shape, tokens: int) -> list[int]:
+    """The tile that holds an expert's mean number of rows and the next one: few tiles are cut in two."""
+    mean = tokens * shape.top_k / shape.experts
+    fitting = [rows for rows in (8, 16, 32, 64) if rows >= mean]
+    return fitting[:2] or [64]
