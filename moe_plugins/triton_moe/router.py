@@ -70,11 +70,12 @@ class TritonRouter:
             args: tuple[Any, ...] = (logits_TE, ids_TK, weights_TK, num_tokens)
         else:
             kernel = choose_and_weigh
-            # What a method does not read has to be a pointer all the same.
-            read = (logits_TE if tensor is None else tensor.contiguous() for tensor in (bias_E, input_ids_T, table_VK))
+            # What a method does not read has to be a pointer all the same, and of one type: no kernel is compiled for it.
+            used = (bias_E, input_ids_T, table_VK) if self._config.hashed else (bias_E, None, None)
+            read = (logits_TE if tensor is None else tensor.contiguous() for tensor in used)
             args = (logits_TE, *read, ids_TK, weights_TK, num_tokens)
             meta |= {"HAS_BIAS": bias_E is not None, "NARROW": narrow}
-        launch(kernel, (triton.cdiv(num_tokens, block), 1, 1), args, meta, num_warps=num_warps, pdl=self._pdl)
+        launch(kernel, (-(-num_tokens // block),), args, meta, num_warps=num_warps, pdl=self._pdl)
         return ids_TK, weights_TK
 
 
