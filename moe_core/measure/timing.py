@@ -49,7 +49,8 @@ class Replay:
         torch.cuda.current_stream().wait_stream(side)
         self.calls = calls
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, pool=pool):
+        # The outer context: a capture that fails leaves its own stream as the current one.
+        with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(self.graph, pool=pool):
             self.output = call(0)
             for index in range(1, calls):
                 call(index)

@@ -1,0 +1,110 @@
+"""From a bench's JSON to tables and a plot."""
+
+from pathlib import Path
+
+import pytest
+
+from moe_core.environment import preset
+from moe_core.explain.as_text import as_text
+from moe_core.measure.floor import CEILINGS, floor_of
+from moe_core.measure.page import END, START, main, page, renewed
+from moe_core.measure.public import PublicFigure, PublicFigures
+from moe_core.measure.results import Bench, Cell, Mode, Role, Row, Timing
+from moe_core.measure.shapes import SHAPES, TOKENS, parse_shape
+from moe_core.measure.view import bench_document
+
+ROOT = Path(__file__).parents[2]
+PUBLIC_FILE = ROOT / "docs" / "explanation" / "data" / "public-h200.json"
+OURS, PEER = "moe_core.triton.any_path.none", "transformers.grouped_mm"
+PUBLIC = PublicFigures(
+    source="Somewhere.",
+    figures=(
+        PublicFigure(shape="mixtral-8x7b", tokens=1, format="bf16", kernel="theirs", microseconds=400),
+        PublicFigure(shape="mixtral-8x7b", tokens=1, format="mxfp4", kernel="theirs", microseconds=100),
+    ),
+)
+
+
+def row(name, role, microseconds, error=1e-3, reason=None):
+    timing = Timing(mode=Mode.GRAPH, median=microseconds, p10=microseconds - 1, p90=microseconds + 1, rounds=5, calls=8)
+    return Row(name=name, role=role, timing=timing, eager=timing, error=error, tolerance=8e-3, reason=reason)
+
+
+@pytest.fixture
+def bench():
+    shape = parse_shape("mixtral-8x7b")
+    ceilings = CEILINGS["NVIDIA H200"]
+    rows = (
+        row(OURS, Role.CANDIDATE, 200), row("moe_core.triton.fast.none", Role.CANDIDATE, 10, error=0.5),
+        row(PEER, Role.PEER, 500), Row(name="transformers.batched_mm", role=Role.PEER, reason="too large"),
+        row("moe_core.torch.select_experts.any", Role.ROUTING, 20),
+        row(f"moe_core.torch.select_experts.any + {OURS}", Role.LAYER, 220),
+    )  # fmt: skip
+    cells = tuple(
+        Cell(shape=shape.name, tokens=t, floor=floor_of(shape.problem, t, ceilings), rows=rows) for t in (4, 1)
+    )
+    return Bench(
+        environment=preset("h200"), ceilings=ceilings, routing="uniform", seed=0, shapes=(shape,), cells=cells
+    )  # fmt: skip
+
+
+def test_tables_compare_with_the_best_right_answers(bench):
+    lines = page(bench, PUBLIC).splitlines()
+    assert "| 1 | 2 | 159 | triton.any_path | **200** | 199-201 | 80% | 200 | transformers.grouped_mm | 500 | 2.50x " \
+        "| theirs | 400 | 2.00x |" in lines  # fmt: skip
+    assert "| mixtral-8x7b | 2 | 2.50x | 2.50x | 2.00x | 2.00x |" in lines
+    assert "| 1 | torch.select_experts | 20.0 | 20.0 | torch.select_experts + triton.any_path | 220 | 220 |" in lines
+    assert "Wrong answers, which have no ratio: moe_core.triton.fast.none (mixtral-8x7b, 4 tokens), " in "\n".join(
+        lines
+    )
+    assert "Cells below 0.95: none." in lines
+    assert "| mixtral-8x7b | 1 | theirs | 400 | theirs | 100 |" in lines
+
+
+def test_cells_that_lose_are_named(bench):
+    slow = PUBLIC.evolve(figures=tuple(f.evolve(microseconds=150) for f in PUBLIC.figures))
+    assert "Cells below 0.95: mixtral-8x7b at 1." in page(bench, slow).splitlines()
+
+
+def test_a_terminal_shows_the_same(bench):
+    text = as_text(bench_document(bench), 110)
+    assert "mixtral-8x7b, 1 tokens: floor 159 us by bytes, 2 experts" in text
+    assert "2.50x" in text
+    assert "wrong    moe_core.triton.fast.none: error 0.5, tolerance 0.008" in text
+    assert "not run  transformers.batched_mm: too large" in text
+
+
+def test_only_the_generated_part_is_written_anew():
+    before = f"# Title\n\n{START}\nold\n{END}\n\nby hand\n"
+    assert renewed(before, "new\n") == f"# Title\n\n{START}\n\nnew\n\n{END}\n\nby hand\n"
+    with pytest.raises(ValueError, match="found no generated part"):
+        renewed("# Title\n", "new\n")
+
+
+def test_the_documented_command(bench, tmp_path):
+    pytest.importorskip("matplotlib")
+    (tmp_path / "bench.json").write_text(bench.to_json())
+    target, plot = tmp_path / "performance.md", tmp_path / "performance.svg"
+    target.write_text((ROOT / "docs" / "explanation" / "performance.md").read_text())
+    arguments = [tmp_path / "bench.json", "--public", PUBLIC_FILE, "--into", target, "--plot", plot]
+    main([str(argument) for argument in arguments])
+    assert "![latency against tokens](performance.svg)" in target.read_text()
+    assert "| mixtral-8x7b | 2 | 2.50x |" in target.read_text()
+    drawn = plot.read_text()
+    for label in ("mixtral-8x7b", "floor", "fastest public kernel", "moe_core's fastest", PEER):
+        assert f">{label}<" in drawn
+    assert "fast.none" not in drawn, "a wrong answer has no place in the picture"
+    main([str(argument) for argument in arguments])
+    assert plot.read_text() == drawn
+
+
+def test_public_figures_are_whole():
+    public = PublicFigures.load(PUBLIC_FILE)
+    cells = {(f.shape, f.tokens) for f in public.figures if f.format == "bf16"}
+    assert cells == {(shape, tokens) for shape in SHAPES for tokens in TOKENS} - {("qwen3-next", t) for t in TOKENS}
+    assert public.best("qwen3-30b-a3b", 1).microseconds == 40.6
+    assert public.best("deepseek-v3", 16384, "mxfp4").microseconds == 23109.3
+    for figure in public.figures:  # uneven routing, and L2, may pass the floor by a few percent
+        if figure.format == "bf16":
+            floor = floor_of(parse_shape(figure.shape).problem, figure.tokens, CEILINGS["NVIDIA H200"])
+            assert figure.microseconds > 0.9 * floor.microseconds
