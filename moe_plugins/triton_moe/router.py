@@ -70,7 +70,7 @@ class TritonRouter:
             args: tuple[Any, ...] = (logits_TE, ids_TK, weights_TK, num_tokens)
         else:
             kernel = choose_and_weigh
-            # What a method does not read has to be a pointer all the same, and of one type: no kernel is compiled for it.
+            # What a method does not read has to be a pointer all the same, of a type that does not vary.
             used = (bias_E, input_ids_T, table_VK) if self._config.hashed else (bias_E, None, None)
             read = (logits_TE if tensor is None else tensor.contiguous() for tensor in used)
             args = (logits_TE, *read, ids_TK, weights_TK, num_tokens)
