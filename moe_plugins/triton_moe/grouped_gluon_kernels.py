@@ -54,6 +54,12 @@ def _advance(stage, phase, STAGES: gl.constexpr):
 
 
 @gluon.jit
+def _before(stage, STAGES: gl.constexpr):
+    # Not kept in a variable of its own: one that starts as an alias of `stage` is not carried through a loop.
+    return (stage + (STAGES - 1)) % STAGES
+
+
+@gluon.jit
 def _load_weights(w_desc, row, k, UP: gl.constexpr, bar, weights, stage):
     """Both halves of a stage's weight rows; the second starts `UP` rows after the first."""
     tma.async_copy_global_to_shared(w_desc, [row, k], bar, weights.index(2 * stage))
@@ -117,7 +123,6 @@ def _multiply(
     """``[64, BN]`` in float32, and where the ring stands then."""
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 16])
     acc = gl.zeros([64, BN], gl.float32, LAYOUT)
-    last = stage
     for k in range(STEPS):
         mbarrier.wait(full.index(stage), phase)
         if TOP_K:
@@ -127,14 +132,13 @@ def _multiply(
         )  # fmt: skip
         acc = warpgroup_mma_wait(1, deps=(token,))
         if k > 0:
-            mbarrier.arrive(empty.index(last))
+            mbarrier.arrive(empty.index(_before(stage, STAGES)))
         if LEAD > 0 and PART == 0:  # noqa: SIM102 - this is decided by the compiler, the next by the GPU
             if k == LEAD:
                 mbarrier.arrive(lead)
-        last = stage
         stage, phase = _advance(stage, phase, STAGES)
     acc = warpgroup_mma_wait(0, deps=(acc,))
-    mbarrier.arrive(empty.index(last))
+    mbarrier.arrive(empty.index(_before(stage, STAGES)))
     return acc, stage, phase
 
 
