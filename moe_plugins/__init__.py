@@ -12,6 +12,7 @@ from moe_plugins import (
     fused_all_to_all,
     routing_torch,
     torch_grouped,
+    triton_moe,
     vanilla,
 )
 from moe_plugins.triton_moe import routing_candidates
@@ -33,4 +34,5 @@ PLUGINS: tuple[object, ...] = (
         )
         for candidate in plugin.CANDIDATES
     ),
+    *(Declared(candidate, tuning=triton_moe.TUNING[candidate.identity]) for candidate in triton_moe.CANDIDATES),
 )

@@ -76,7 +76,7 @@ class Table:
         """
         distances = {known: _distance(shape, known) for known in self._shapes}
         for known in sorted((known for known, d in distances.items() if d <= 1), key=lambda known: distances[known]):
-            offered = self._shapes[known].get(path, ())
+            offered = self._shapes[known].get(path, [])
             best = min(offered, key=lambda e: (abs(math.log2(e.tokens / tokens)), e.tokens), default=None)
             if best is not None and (abs(math.log2(best.tokens / tokens)) <= 2 or tokens > offered[-1].tokens):
                 return best
