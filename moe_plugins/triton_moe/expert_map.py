@@ -19,10 +19,12 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from moe_plugins.triton_moe.launch import launch
 
-BLOCKS: Final = ((8192, 256), (65536, 512))
-"""Pairs of a block, by the number of pairs up to which they serve: every block reads the counts of all blocks, and
-compares its pairs with each other."""
+BLOCKS: Final = ((2048, 128), (65536, 256))
+"""Pairs of a block, by the number of pairs up to which they serve. Small blocks compare their pairs with each other;
+but every block reads the counts of all blocks."""
 LAST_BLOCK: Final = 1024
+COMPARED: Final = 256
+"""Pairs of the largest block that compares; larger ones sort."""
 
 
 class ExpertMap(NamedTuple):
@@ -81,13 +83,13 @@ def map_experts(
     *pieces, block_counts = buffer.split(padded)
     found = ExpertMap(*(piece[:size] for piece, size in zip(pieces, sizes, strict=True)))
     meta = {"L": num_local, "BINS": bins, "ALIGN": align, "BLOCK": block, "PDL": pdl}
-    num_warps = 4 if block == 256 else 8
+    num_warps = 8 if block > 128 else 4
     if not alone:
         args = (ids_TK, block_counts, found.pair_of_row, num_pairs, slot_start, max_rows)
         launch(_count, (num_blocks,), args, meta, num_warps=num_warps, pdl=pdl)
     launch(
         _place, (num_blocks,), (ids_TK, block_counts, *found, num_pairs, slot_start, max_rows),
-        {**meta, "TILE": tile, "ALONE": alone}, num_warps=num_warps, pdl=pdl,
+        {**meta, "TILE": tile, "ALONE": alone, "COMPARE": block <= COMPARED}, num_warps=num_warps, pdl=pdl,
     )  # fmt: skip
     return found
 
@@ -129,7 +131,7 @@ def _place(
     ids, block_counts, counts, offsets, pair_of_row, row_of_pair, tile_expert, tile_row, tile_rows, num_tiles,
     num_pairs, slot_start, max_rows,
     L: tl.constexpr, BINS: tl.constexpr, ALIGN: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
-    ALONE: tl.constexpr, PDL: tl.constexpr,
+    ALONE: tl.constexpr, COMPARE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Each program places one block of pairs, behind those of the blocks before it, and lists some tiles."""
     if PDL:
@@ -153,10 +155,19 @@ def _place(
         count_B, start_B, bin_B, block, num_blocks, counts, offsets, tile_expert, tile_row, tile_rows, num_tiles,
         L, TILE,
     )  # fmt: skip
-    here = slot >= 0
-    row = tl.gather(start_B + before_B, tl.maximum(slot, 0), 0) + _rank(ids, slot, block, num_pairs, slot_start, L, BLOCK)
-    tl.store(pair_of_row + row, pair, mask=here)
-    tl.store(row_of_pair + pair, tl.where(here, row, -1), mask=pair < num_pairs)
+    if COMPARE:
+        row = tl.gather(start_B + before_B, tl.maximum(slot, 0), 0)
+        row += _rank(ids, slot, block, num_pairs, slot_start, L, BLOCK)
+    else:
+        # Sorted by expert, a pair's rank is its place less that of its expert's first pair.
+        key = tl.sort(tl.where(slot < 0, L, slot) * BLOCK + tl.arange(0, BLOCK))
+        slot, pair = key // BLOCK, block * BLOCK + key % BLOCK
+        own_B = tl.load(block_counts + block * BINS + bin_B)
+        row = tl.gather(start_B + before_B - (tl.cumsum(own_B) - own_B), tl.minimum(slot, BINS - 1), 0)
+        row += tl.arange(0, BLOCK)
+        slot = tl.where(slot < L, slot, -1)
+    tl.store(pair_of_row + row, pair, mask=slot >= 0)
+    tl.store(row_of_pair + pair, tl.where(slot >= 0, row, -1), mask=pair < num_pairs)
 
 
 @triton.jit
@@ -194,11 +205,11 @@ def _list_tiles(
 @triton.jit
 def _rank(ids, slot, block, num_pairs, slot_start, L: tl.constexpr, BLOCK: tl.constexpr):
     """How many pairs of the block come before each pair, and have its expert."""
-    COMPARED: tl.constexpr = 8192 // BLOCK
+    AT_ONCE: tl.constexpr = 8192 // BLOCK
     i = tl.arange(0, BLOCK)
-    same = tl.zeros([BLOCK, COMPARED], tl.int32)
-    for first in range(0, BLOCK, COMPARED):
-        j = first + tl.arange(0, COMPARED)
+    same = tl.zeros([BLOCK, AT_ONCE], tl.int32)
+    for first in tl.static_range(0, BLOCK, AT_ONCE):  # unrolled, so that all loads are under way together
+        j = first + tl.arange(0, AT_ONCE)
         other = _local(ids, block * BLOCK + j, num_pairs, slot_start, L, -2)
         same += ((slot[:, None] == other[None, :]) & (j[None, :] < i[:, None])).to(tl.int32)
     return tl.sum(same, 1)
