@@ -23,6 +23,7 @@ def run(options: argparse.Namespace) -> int:
     shapes = measuring.shapes(options)
     from moe_core.measure.bench import measure_shape
     from moe_core.measure.ceilings import known_ceilings, measured_ceilings
+    from moe_core.measure.view import progress_line
 
     site = measuring.site(options, lambda environment: MoEDeployment(environment=environment))
     environment = site.deployment.environment
@@ -40,6 +41,7 @@ def run(options: argparse.Namespace) -> int:
         for cell in measure_shape(shape, options.tokens, site, bench.ceilings):
             bench = _with(bench, cell)
             _save(bench, options)
+            say(progress_line(cell))
     _show(bench, options)
     return 0 if _ran(bench) and not any(bench.wrong()) else 1
 

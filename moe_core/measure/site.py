@@ -12,6 +12,7 @@ from moe_core.contract.catalog import Catalog
 from moe_core.contract.decision import Decision
 from moe_core.contract.deployment import MoEDeployment
 from moe_core.contract.problem import MoEProblem
+from moe_core.contract.reasons import MoERejectReason
 from moe_core.contract.request import MoERequest
 from moe_core.contract.vocabulary import CandidateKind, CudaGraphMode, SchedulerKind
 from moe_core.execution import TORCH_DTYPE, Binding, ParallelGroups
@@ -19,6 +20,7 @@ from moe_core.explain.document import plain
 from moe_core.explain.phrases import reason
 from moe_core.measure.timing import Budget
 from moe_core.resolve import resolve_moe_impl
+from moe_core.resolve.resolver import selectors_of
 
 
 @dataclass(frozen=True)
@@ -67,25 +69,26 @@ class Entrant:
 def entrants(problem: MoEProblem, tokens: Sequence[int], site: Site, kind: CandidateKind) -> list[Entrant]:
     """The candidates of `kind` within the request that have an adapter, asked for each number of tokens."""
     found: dict[str, Entrant] = {}
+    requested = selectors_of(site.request, site.catalog)[kind]
 
     def of(identity: str) -> Entrant | None:
         candidate = site.catalog.get(identity)
-        if candidate.factory is None or candidate.scheduler_kind is not SchedulerKind.EXTERNAL_COMM:
-            return None
-        return found.setdefault(identity, Entrant(candidate))
+        is_ours = candidate.factory is not None and candidate.scheduler_kind is SchedulerKind.EXTERNAL_COMM
+        return found.setdefault(identity, Entrant(candidate)) if is_ours and candidate in requested else None
 
     for count in tokens:
         decision = _decision(problem, count, site, kind, CudaGraphMode.NONE)
         under_graphs = _decision(problem, count, site, kind, CudaGraphMode.FULL)
         captured = {row.identity for row in under_graphs.eligible}
         for row in decision.eligible:
-            if row.in_request and (entrant := of(row.identity)) is not None:
+            if (entrant := of(row.identity)) is not None:
                 entrant.tokens.add(count)
                 if row.identity in captured:
                     entrant.captured.add(count)
         for refused in decision.rejected:
-            if (entrant := of(refused.identity)) is not None:
-                entrant.refused[count] = plain(reason(refused.rejections[0]))
+            first = refused.rejections[0]
+            if first.reason is not MoERejectReason.BANNED and (entrant := of(refused.identity)) is not None:
+                entrant.refused[count] = plain(reason(first))
     return list(found.values())
 
 

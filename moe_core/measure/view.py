@@ -41,6 +41,19 @@ def cell_section(cell: Cell) -> Section:
     return Section(title, (*(table for table in tables if table.rows), *reasons))
 
 
+def progress_line(cell: Cell) -> str:
+    """What is new: the fastest candidate and the fastest peer, each beside the floor."""
+    found = [f"{short_name(best.name)} {number(best.microseconds or 0)}" for best in _fastest(cell)]
+    floor = f"floor {number(cell.floor.microseconds)} us"
+    return f"{cell.shape}, {cell.tokens} tokens: {', '.join([floor, *found])}"
+
+
+def _fastest(cell: Cell) -> Iterator[Result]:
+    for role in (Role.CANDIDATE, Role.PEER):
+        if (best := cell.best(role)) is not None:
+            yield best
+
+
 def _head(bench: Bench) -> Iterator[Row]:
     environment, ceilings = bench.environment, bench.ceilings
     versions = [f"{p} {v}" for p in ("torch", "triton", "transformers") if (v := environment.package_version(p))]

@@ -14,6 +14,8 @@ LIGHT = {
     "ingest": "import moe_core.ingest",
     "explain": "import moe_core.explain",
     "cli": "import moe_core.cli",
+    "floors, results and their pages": "import moe_core.measure.page, moe_core.measure.tunable",
+    "options of bench and tune": "from moe_core.cli.parser import parse; parse(['bench']); parse(['tune'])",
     "every first-party declaration": "from moe_core.registry import load_catalog; assert len(load_catalog()) > 40",
     "moe explain": "from moe_core.cli import main; "
     "assert main(['explain', 'tests/data/configs/deepseek-ai__DeepSeek-V3', '--hardware', 'h200', '--json']) == 1; "

@@ -1,11 +1,19 @@
 """The bench on the processor: who is in a cell, who is refused, and what is said of those that did not run."""
 
 import pytest
+import torch
 
+from moe_core.contract.deployment import MoEDeployment
 from moe_core.contract.request import MoERequest
 from moe_core.contract.vocabulary import QuantAlgo, RoutingMethodType
+from moe_core.environment import current
 from moe_core.measure.bench import measure_shape
+from moe_core.measure.ceilings import measured_ceilings
 from moe_core.measure.results import Mode, Role
+from moe_core.measure.shapes import parse_shape
+from moe_core.measure.site import Site
+from moe_core.measure.timing import Budget
+from moe_core.registry import load_registry
 from moe_core.testing.problems import small_problem
 
 GROUPED, LOOP = "moe_core.torch.grouped_mm.none", "moe_core.torch.reference_loop.any"
@@ -84,6 +92,18 @@ def test_only_what_is_asked_for(cells):
     assert [row.name for row in cell.of_role(Role.CANDIDATE)] == ["tests.example.right.none"]
 
 
+def test_banned_candidates_are_no_part_of_it(cells):
+    (cell,) = cells("Right", request=MoERequest(bans=("VANILLA",)))
+    assert LOOP not in by_name(cell)
+    assert by_name(cell)["tests.example.right.none"].timing is not None
+
+
+def test_a_refused_candidate_says_why(cells):
+    rows = by_name(cells(problem=small_problem(hidden_size=60))[0])
+    assert rows[GROUPED].timing is None
+    assert "hidden_size: found 60, needed a multiple of 8" in rows[GROUPED].reason
+
+
 def test_equal_seeds_give_equal_errors(cells):
     errors = [by_name(cells(seed=seed)[0])[LOOP].error for seed in (1, 1, 2)]
     assert errors[0] == errors[1] != errors[2]
@@ -109,3 +129,19 @@ def test_other_routing_is_compared_with_its_own_twin(cells):
 def test_quantized_experts_are_refused(cells):
     with pytest.raises(ValueError, match="random experts are not quantized"):
         cells(problem=small_problem(quant=QuantAlgo.FP8))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("tokens", [1, 300])
+def test_on_a_gpu_times_are_of_graph_replays(tokens):
+    registry = load_registry()
+    device = torch.device("cuda", torch.cuda.current_device())
+    site = Site(registry.catalog, MoEDeployment(environment=current(registry)), device, budget=Budget(0.01))
+    shape, ceilings = parse_shape("64,4,512,256"), measured_ceilings(device)
+    (cell,) = measure_shape(shape, (tokens,), site, ceilings)
+    assert not [(row.name, row.verdict, row.reason) for row in cell.rows if row.is_wrong]
+    captured = {row.name for row in cell.rows if row.timing is not None and row.timing.mode is Mode.GRAPH}
+    assert {GROUPED, ROUTER} <= captured
+    assert all(row.eager is not None for row in cell.rows if row.name in captured)
+    assert LOOP not in captured
