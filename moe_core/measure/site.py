@@ -66,15 +66,22 @@ class Entrant:
     """Why not at the others."""
 
 
-def entrants(problem: MoEProblem, tokens: Sequence[int], site: Site, kind: CandidateKind) -> list[Entrant]:
-    """The candidates of `kind` within the request that have an adapter, asked for each number of tokens."""
+def entrants(
+    problem: MoEProblem,
+    tokens: Sequence[int],
+    site: Site,
+    kind: CandidateKind,
+    beside: frozenset[str] = frozenset(),
+) -> list[Entrant]:
+    """The candidates of `kind` that have an adapter, within the request or `beside`, asked for each number of tokens."""
     found: dict[str, Entrant] = {}
     requested = selectors_of(site.request, site.catalog)[kind]
 
     def of(identity: str) -> Entrant | None:
         candidate = site.catalog.get(identity)
-        is_ours = candidate.factory is not None and candidate.scheduler_kind is SchedulerKind.EXTERNAL_COMM
-        return found.setdefault(identity, Entrant(candidate)) if is_ours and candidate in requested else None
+        can_run = candidate.factory is not None and candidate.scheduler_kind is SchedulerKind.EXTERNAL_COMM
+        is_asked = candidate in requested or identity in beside
+        return found.setdefault(identity, Entrant(candidate)) if can_run and is_asked else None
 
     for count in tokens:
         decision = _decision(problem, count, site, kind, CudaGraphMode.NONE)

@@ -56,7 +56,8 @@ def line_up(
     """Bind every candidate that is admitted at one of `tokens` at least, and the peers of a single rank."""
     lineup = Lineup([])
     shared: list[dict[str, Any]] = [{} for _ in experts]
-    for entrant in entrants(problem, tokens, site, CandidateKind.BACKEND):
+    beside = CHAINS if peers else frozenset[str]()
+    for entrant in entrants(problem, tokens, site, CandidateKind.BACKEND, beside):
         make = partial(_candidate, problem, entrant, site, experts, shared)
         if copies_at_once or not entrant.tokens or _copies_nothing(entrant, problem, site):
             lineup.together.append(make())

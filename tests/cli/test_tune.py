@@ -1,11 +1,15 @@
 """``moe tune``, on the processor."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 
+from moe_core.cli import measuring
 from moe_core.contract.evidence import Evidence
+from moe_core.registry import Declared, load_registry
+from moe_plugins import PLUGINS
 
 FEW = ("--device", "cpu", "--shape", "8,2,64,32", "--tokens", "1,5", "--seconds", "0.001")
 LOOP, GROUPED = "moe_core.torch.reference_loop.any", "moe_core.torch.grouped_mm.none"
@@ -76,3 +80,18 @@ def test_nothing_to_tune_is_said(moe, tmp_path):
     assert said.status == 1
     assert "no candidate here can be tuned" in said.err
     assert not table.exists()
+
+
+def test_a_backend_writes_its_own_table(moe, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "measure" / "plugins"))
+    from measured_examples.declared import candidate
+
+    plugins = [*PLUGINS, Declared(candidate("Adjustable"))]
+    monkeypatch.setattr(measuring, "load_registry", lambda bans: load_registry(bans, plugins=plugins, points=()))
+    table = tmp_path / "table.json"
+    table.write_text('{"7": ["slower", 0]}')
+    said = moe("tune", *FEW, "--kernels", "--table", table, "--backend", "EXAMPLE")
+    assert said.status == 0
+    assert json.loads(table.read_text()) == {"7": ["slower", 0], "1": ["quick", 1], "5": ["quick", 1]}
+    assert [(row["tokens"], row["config"]) for row in said.json] == [(1, {"name": "quick"}), (5, {"name": "quick"})]
+    assert all(row["microseconds"] < row["default_microseconds"] for row in said.json)

@@ -90,6 +90,7 @@ def test_large_experts_are_copied_for_one_candidate_at_a_time(shape, site_of, ce
 def test_only_what_is_asked_for(cells):
     (cell,) = cells("Right", request=MoERequest(backend="EXAMPLE"))
     assert [row.name for row in cell.of_role(Role.CANDIDATE)] == ["tests.example.right.none"]
+    assert GROUPED in {row.name for row in cell.of_role(Role.PEER)}, "peers are there whatever is asked for"
 
 
 def test_banned_candidates_are_no_part_of_it(cells):
