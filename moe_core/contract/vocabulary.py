@@ -187,9 +187,9 @@ class SelectedBy(Word):
 
     REQUEST = "request"
     EVIDENCE = "evidence"
-    """Measured times moved it."""
+    """Measured times changed the order that it stands in."""
     PREDICTED = "predicted"
-    """Times of tuning tables and cost models moved it."""
+    """Times of tuning tables and cost models changed the order that it stands in."""
     PRIORITY = "priority"
     FALLBACK = "fallback"
     FUSED = "fused"
