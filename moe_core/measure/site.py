@@ -73,7 +73,7 @@ def entrants(
     kind: CandidateKind,
     beside: frozenset[str] = frozenset(),
 ) -> list[Entrant]:
-    """The candidates of `kind` that have an adapter, within the request or `beside`, asked for each number of tokens."""
+    """The candidates of `kind` with an adapter, within the request or `beside`, asked for each number of tokens."""
     found: dict[str, Entrant] = {}
     requested = selectors_of(site.request, site.catalog)[kind]
 
