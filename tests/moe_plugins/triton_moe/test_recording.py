@@ -1,0 +1,133 @@
+"""Recorded launches find their tensors again, wherever the next call has them; kernels are played by C's memmove."""
+
+import ctypes
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from moe_core.testing.numerics import assert_bitwise_equal
+from moe_plugins.triton_moe import recording
+from moe_plugins.triton_moe.launch import observer
+from moe_plugins.triton_moe.recording import MOST, Recorder
+
+ELEMENT = 4
+
+
+@pytest.fixture(autouse=True)
+def no_driver(monkeypatch):
+    monkeypatch.setattr(recording, "driver", SimpleNamespace(active=SimpleNamespace(get_current_stream=lambda _: 0)))
+
+
+def copy_kernel(grid, stream, values):
+    target, source, count = values
+    ctypes.memmove(target, source, count * ELEMENT)
+
+
+def launch_copy(target, source, count):
+    copy_kernel(None, 0, (target.data_ptr(), source.data_ptr(), count))
+    if observer.get() is not None:
+        observer.get().launched(copy_kernel, (1, 1, 1), (target, source, count))
+
+
+class Layer:
+    """Its output is x, a kept tensor, and the second element of y, by way of temporary memory."""
+
+    def __init__(self):
+        self.calls = 0
+        self.kept = torch.full((2,), 7.0)
+
+    def __call__(self, x, y):
+        self.calls += 1
+        memory = x.new_empty(64).split([4, 60])[1]
+        out = x.new_empty(len(x) + 3)
+        launch_copy(memory, x, len(x))
+        launch_copy(memory[len(x) :], self.kept, 2)
+        launch_copy(out, memory, len(x) + 2)
+        launch_copy(out[len(x) + 2 :], y[1:], 1)
+        return (out,)
+
+
+def expected(layer, x, y):
+    return torch.cat([x, layer.kept, y[1:2]])
+
+
+def test_a_second_call_is_repeated_with_its_own_tensors():
+    layer = Layer()
+    recorder = Recorder(layer, [layer.kept])
+    outputs = []
+    for value in (1.0, 2.0, 3.0):
+        x, y = torch.full((3,), value), torch.tensor([0.0, -value])
+        (out,) = recorder(3, x, y)
+        assert_bitwise_equal(out, expected(layer, x, y))
+        outputs.append(out)
+    assert layer.calls == 1
+    assert len({out.data_ptr() for out in outputs}) == 3
+    layer.kept.fill_(8.0)
+    assert recorder(3, x, y)[0][3] == 8.0, "a kept tensor is read where it is"
+
+
+def test_each_key_has_its_own_recording():
+    layer = Layer()
+    recorder = Recorder(layer, [layer.kept])
+    for count in (3, 4, 3, 4):
+        x, y = torch.ones(count), torch.ones(2)
+        assert_bitwise_equal(recorder(count, x, y)[0], expected(layer, x, y))
+    assert layer.calls == 2
+
+
+def test_alignment_is_part_of_the_key():
+    layer = Layer()
+    recorder = Recorder(layer, [layer.kept])
+    y = torch.ones(2)
+    for x in (torch.ones(3), torch.arange(4.0)[1:], torch.zeros(3), torch.arange(8.0)[5:]):
+        assert_bitwise_equal(recorder(3, x, y)[0], expected(layer, x, y))
+    assert layer.calls == 2
+
+
+def test_what_does_more_than_launch_is_called_each_time():
+    layer = Layer()
+
+    def scaled(x, y):
+        return layer(x * 2, y)
+
+    recorder = Recorder(scaled, [layer.kept])
+    for value in (1.0, 2.0):
+        x, y = torch.full((3,), value), torch.ones(2)
+        assert_bitwise_equal(recorder(3, x, y)[0], expected(layer, x * 2, y))
+    assert layer.calls == 2
+
+
+@pytest.mark.parametrize("odd", ["a descriptor", "no runner"])
+def test_what_cannot_be_repeated_is_called_each_time(odd):
+    calls = []
+
+    def function(x):
+        calls.append(x)
+        out = torch.empty(1)
+        launch_copy(out, x, 1)
+        if observer.get() is not None:
+            described = SimpleNamespace(block_shape=[1])
+            observer.get().launched(*((copy_kernel, (1,), (described,)) if odd == "a descriptor" else (None, (1,), ())))
+        return (out,)
+
+    recorder = Recorder(function)
+    assert [recorder(1, torch.tensor([v]))[0].item() for v in (1.0, 2.0)] == [1.0, 2.0]
+    assert len(calls) == 2
+
+
+def test_a_failed_call_leaves_nobody_watching():
+    def broken(x):
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        Recorder(broken)(1, torch.ones(1))
+    assert observer.get() is None
+
+
+def test_recordings_do_not_pile_up():
+    layer = Layer()
+    recorder = Recorder(layer, [layer.kept])
+    for key in range(MOST + 5):
+        recorder(key, torch.ones(2), torch.ones(2))
+    assert len(recorder._recordings) == MOST
