@@ -168,7 +168,7 @@ class ConfigurableMoE(torch.nn.Module):
             RuntimeError: gradients of compiled code are asked for.
         """
         x_TH = self._rows_of(hidden_states, hidden_states_sf)
-        logits_TE = router_logits.reshape(-1, router_logits.shape[-1])
+        logits_TE = _flat(router_logits)
         input_ids_T = None if input_ids is None else input_ids.reshape(-1)
         is_padding_T = None if is_padding is None else is_padding.reshape(-1)
         y_TH: torch.Tensor | UnfinalizedOutput
@@ -192,7 +192,7 @@ class ConfigurableMoE(torch.nn.Module):
                 ready=NO_EVENT if input_ready_event is None else InputReady(input_ready_event),
             )
             y_TH = self._run(plan, inputs, do_finalize)
-        if isinstance(y_TH, UnfinalizedOutput) or y_TH.shape[0] != x_TH.shape[0]:
+        if hidden_states.dim() == 2 or isinstance(y_TH, UnfinalizedOutput) or y_TH.shape[0] != x_TH.shape[0]:
             return y_TH
         return y_TH.view(*hidden_states.shape[:-1], self._hidden_size)
 
@@ -233,13 +233,13 @@ class ConfigurableMoE(torch.nn.Module):
 
     def _rows_of(self, hidden_states: torch.Tensor, hidden_states_sf: torch.Tensor | None) -> torch.Tensor:
         if hidden_states_sf is not None:
-            return hidden_states.reshape(-1, hidden_states.shape[-1])
+            return _flat(hidden_states)
         if hidden_states.shape[-1] != self._hidden_size or hidden_states.dtype is not self._dtype:
             raise ValueError(
                 f"hidden_states are {list(hidden_states.shape)} of {hidden_states.dtype}, needed "
                 f"[..., {self._hidden_size}] of {self._dtype}"
             )
-        return hidden_states.reshape(-1, self._hidden_size)
+        return _flat(hidden_states)
 
     def _num_tokens(self, plan: ForwardPlan, num_rows: int) -> int:
         rank = self._rank if len(plan.num_tokens) > 1 else 0
@@ -259,6 +259,10 @@ class ConfigurableMoE(torch.nn.Module):
                 MoEDegradationWarning,
                 stacklevel=4,
             )
+
+
+def _flat(rows: torch.Tensor) -> torch.Tensor:
+    return rows if rows.dim() == 2 else rows.reshape(-1, rows.shape[-1])
 
 
 def _refuse_compiled(do_finalize: bool, lora_params: Any, event: Event | None) -> None:

@@ -59,6 +59,11 @@ class Communication(ABC):
         self._phase = Phase.IDLE
 
     @property
+    def moves_nothing(self) -> bool:
+        """Whether ``dispatch`` and ``combine`` give back what they are given, so that nobody need call them."""
+        return False
+
+    @property
     def phase(self) -> Phase:
         """Where the strategy is."""
         return self._phase

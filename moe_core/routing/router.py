@@ -35,4 +35,5 @@ class Router(torch.nn.Module):
         self, logits_TE: torch.Tensor, input_ids_T: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Expert ids int32 ``[T, K]`` and weights float32 ``[T, K]``."""
-        return self._route(logits_TE, self.bias, input_ids_T, self.table)
+        buffers = self._buffers  # a module's own lookup takes longer than the rest of this
+        return self._route(logits_TE, buffers["bias"], input_ids_T, buffers["table"])

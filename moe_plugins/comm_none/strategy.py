@@ -15,6 +15,11 @@ class NoExchange(Communication):
 
     inference_only = False
 
+    @property
+    def moves_nothing(self) -> bool:
+        """Whether there is one rank."""
+        return self.groups.group is None
+
     def _dispatch(self, rows: Dispatched, all_rank_num_tokens: Sequence[int]) -> Dispatched:
         return rows
 
