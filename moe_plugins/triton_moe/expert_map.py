@@ -162,7 +162,7 @@ def _place(
         # Sorted by expert, a pair's rank is its place less that of its expert's first pair.
         key = tl.sort(tl.where(slot < 0, L, slot) * BLOCK + tl.arange(0, BLOCK))
         slot, pair = key // BLOCK, block * BLOCK + key % BLOCK
-        own_B = tl.load(block_counts + block * BINS + bin_B)
+        own_B = count_B if ALONE else tl.load(block_counts + block * BINS + bin_B)
         row = tl.gather(start_B + before_B - (tl.cumsum(own_B) - own_B), tl.minimum(slot, BINS - 1), 0)
         row += tl.arange(0, BLOCK)
         slot = tl.where(slot < L, slot, -1)
