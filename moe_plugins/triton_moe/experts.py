@@ -90,10 +90,7 @@ class TritonExperts:
         num_rows = x_NH.shape[0]
         if not num_rows:
             return x_NH.new_empty(0, self._hidden)
-        if self._index is None or self._index == torch.cuda.current_device():
-            return self._recorder(num_rows, x_NH, ids_NK, scales_NK)[0]
-        with torch.cuda.device(self._index):
-            return self._recorder(num_rows, x_NH, ids_NK, scales_NK)[0]
+        return self._recorder(num_rows, x_NH, ids_NK, scales_NK)[0]
 
     def run_unfinalized(self, context: MoERunContext) -> UnfinalizedOutput:
         """A row per pair of token and expert; pairs whose expert is not here have the index -1."""

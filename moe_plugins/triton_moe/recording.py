@@ -7,6 +7,7 @@ inputs are, and in where its outputs and temporary tensors are allocated, and in
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from threading import get_ident
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import torch
@@ -21,6 +22,10 @@ PIECE: Final = 256
 """Bytes to which temporary tensors are aligned."""
 MOST: Final = 256
 """Recordings that a recorder keeps."""
+OWNERS: Final = 16
+"""Streams and threads that keep temporary memory of a recording."""
+SMALL: Final = 1 << 18
+"""Bytes of temporary memory up to which it is kept between calls: an allocation takes the host half a launch."""
 
 _ALLOCATES: Final = frozenset({torch.ops.aten.empty, torch.ops.aten.empty_strided, torch.ops.aten.new_empty})
 
@@ -30,7 +35,8 @@ class Recorder:
 
     `function` takes tensors and gives tensors that it has allocated. It may view, allocate and launch; when it does
     anything else, it is called each time. `kept` are tensors beside its inputs that it reads and that stay where they
-    are. Each call allocates its memory, so that calls on several streams are apart and a CUDA graph owns what it has.
+    are. Outputs are allocated by each call. So is temporary memory, unless it is small: then each stream of each thread
+    keeps its own, but never a CUDA graph, which has to own what it captured.
     """
 
     def __init__(self, function: Callable[..., Tensors], kept: Sequence[torch.Tensor] = ()) -> None:
@@ -39,8 +45,11 @@ class Recorder:
 
     def __call__(self, key: object, *inputs: torch.Tensor) -> Tensors:
         """``function(*inputs)``; equal keys mean equal shapes and element types. Inputs are contiguous."""
-        aligned = [tensor.data_ptr() % ALIGNMENT == 0 for tensor in inputs]
-        key = (key, inputs[0].get_device(), *aligned)
+        device = inputs[0].get_device()
+        if device >= 0 and device != torch.cuda.current_device():
+            with torch.cuda.device(device):
+                return self(key, *inputs)
+        key = (key, device, *[tensor.data_ptr() % ALIGNMENT == 0 for tensor in inputs])
         try:
             recording = self._recordings[key]
         except KeyError:
@@ -77,21 +86,37 @@ class _Recording:
         self._launches, self._temporary = tuple(launches), temporary
         self._outputs = [_Output(tensor.shape, tensor.dtype) for tensor in outputs]
         self._device = outputs[0].device
+        self._memories: dict[tuple[int, int], torch.Tensor] = {}
 
     def __call__(self, inputs: Tensors) -> Tensors:
         outputs = tuple([torch.empty(shape, dtype=dtype, device=self._device) for shape, dtype in self._outputs])
         bases = [tensor.data_ptr() for tensor in (*inputs, *outputs)]
-        if self._temporary:
-            # Let go when this returns: what is queued behind it on the same stream may have it.
-            memory = torch.empty(self._temporary, dtype=torch.uint8, device=self._device)
-            bases.append(memory.data_ptr())
         stream = driver.active.get_current_stream(self._device.index)
+        if self._temporary:
+            memory = self._memory(stream)
+            bases.append(memory.data_ptr())
         for runner, grid, values, moving in self._launches:
             arguments = values.copy()
             for position, base, offset in moving:
                 arguments[position] = bases[base] + offset
             runner(grid, stream, arguments)
         return outputs
+
+    def _memory(self, stream: int) -> torch.Tensor:
+        if self._temporary > SMALL or (self._device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
+            # Let go when the launches are queued: what is queued behind them on the same stream may have it.
+            return self._allocated()
+        # Two threads may launch on one stream by turns, in the middle of each other's calls.
+        owner = stream, get_ident()
+        found = self._memories.get(owner)
+        if found is None:
+            if len(self._memories) >= OWNERS:
+                self._memories.clear()  # what is in flight is reused on its own stream only
+            found = self._memories[owner] = self._allocated()
+        return found
+
+    def _allocated(self) -> torch.Tensor:
+        return torch.empty(self._temporary, dtype=torch.uint8, device=self._device)
 
 
 def _record(

@@ -15,6 +15,7 @@ from moe_core.execution import Binding
 from moe_core.routing import RoutingConfig, check_inputs, select_experts
 from moe_core.routing.route import EPSILON, SCORES
 from moe_plugins.triton_moe.launch import launch
+from moe_plugins.triton_moe.recording import Recorder
 from moe_plugins.triton_moe.router_kernels import choose_and_weigh, mix_sparsely
 
 NARROW: Final = (torch.bfloat16, torch.float16)
@@ -32,6 +33,7 @@ class TritonRouter:
         self._config = RoutingConfig.of(binding.problem)
         self._pdl = (binding.deployment.environment.sm or 0) >= 90
         self._meta = meta_of(self._config)
+        self._recorder = Recorder(self._launched)
 
     def __call__(
         self,
@@ -56,13 +58,27 @@ class TritonRouter:
         input_ids_T: torch.Tensor | None,
         table_VK: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        num_tokens, shape = logits_TE.shape[0], (logits_TE.shape[0], self._config.top_k)
-        ids_TK = torch.empty(shape, dtype=torch.int32, device=logits_TE.device)
-        weights_TK = torch.empty(shape, dtype=torch.float32, device=logits_TE.device)
+        num_tokens = logits_TE.shape[0]
         if num_tokens == 0:
-            return ids_TK, weights_TK
-        narrow = logits_TE.dtype in NARROW
-        logits_TE = (logits_TE if narrow else logits_TE.float()).contiguous()
+            return self._outputs(logits_TE)
+        logits_TE = (logits_TE if logits_TE.dtype in NARROW else logits_TE.float()).contiguous()
+        # What a method does not read has to be a pointer all the same, of a type that does not vary.
+        used = (bias_E, input_ids_T, table_VK) if self._config.hashed else (bias_E, None, None)
+        read = [logits_TE if tensor is None else tensor.contiguous() for tensor in used]
+        key = num_tokens, logits_TE.dtype, bias_E is None, read[1].dtype
+        ids_TK, weights_TK = self._recorder(key, logits_TE, *read)
+        return ids_TK, weights_TK
+
+    def _outputs(self, logits_TE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        shape = (logits_TE.shape[0], self._config.top_k)
+        ids_TK = torch.empty(shape, dtype=torch.int32, device=logits_TE.device)
+        return ids_TK, torch.empty(shape, dtype=torch.float32, device=logits_TE.device)
+
+    def _launched(
+        self, logits_TE: torch.Tensor, bias_E: torch.Tensor, *hashed: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        num_tokens = logits_TE.shape[0]
+        ids_TK, weights_TK = self._outputs(logits_TE)
         block, num_warps = tile_of(num_tokens, self._config.num_experts)
         meta = {**self._meta, "BT": block, "PDL": self._pdl}
         if self._config.method is RoutingMethodType.SPARSE_MIXER:
@@ -70,11 +86,8 @@ class TritonRouter:
             args: tuple[Any, ...] = (logits_TE, ids_TK, weights_TK, num_tokens)
         else:
             kernel = choose_and_weigh
-            # What a method does not read has to be a pointer all the same, of a type that does not vary.
-            used = (bias_E, input_ids_T, table_VK) if self._config.hashed else (bias_E, None, None)
-            read = (logits_TE if tensor is None else tensor.contiguous() for tensor in used)
-            args = (logits_TE, *read, ids_TK, weights_TK, num_tokens)
-            meta |= {"HAS_BIAS": bias_E is not None, "NARROW": narrow}
+            args = (logits_TE, bias_E, *hashed, ids_TK, weights_TK, num_tokens)
+            meta |= {"HAS_BIAS": bias_E is not logits_TE, "NARROW": logits_TE.dtype in NARROW}
         launch(kernel, (-(-num_tokens // block),), args, meta, num_warps=num_warps, pdl=self._pdl)
         return ids_TK, weights_TK
 
