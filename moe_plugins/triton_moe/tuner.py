@@ -11,8 +11,10 @@ from moe_plugins.triton_moe.table import Entry, Table
 
 Config = Mapping[str, Any]
 
-HOPELESS: Final = 1.8
+HOPELESS: Final = 1.25
 """Times the fastest prediction above which a path is not measured."""
+TALL: Final = 4
+"""Mean rows of an expert below which tiles of 64 rows and more are not measured."""
 
 _UNSORTED: Final[tuple[Config, ...]] = (
     {},
@@ -25,7 +27,6 @@ _UNSORTED: Final[tuple[Config, ...]] = (
     {"down_columns": 2, "down_warps": 8},
 )
 _SWAPPED: Final[tuple[Config, ...]] = (
-    {},
     {"stages": 4},
     {"block": 64, "stages": 5},
     {"columns": 128, "block": 64},
@@ -69,7 +70,11 @@ class Tuned(Protocol):
 
 def configs_of(paths: Sequence[str], shape: Shape, tokens: int) -> list[dict[str, Any]]:
     """Every path that may be the fastest of `paths`, with the tiles to try."""
-    fitting = [path for path in paths if path != NO_SORT or tokens <= MOST_UNSORTED]
+    mean = tokens * shape.top_k / shape.experts
+    fitting = [
+        path for path in paths if (tokens <= MOST_UNSORTED if path == NO_SORT else path == SWAP_AB or mean >= TALL)
+    ]
+    fitting = fitting or list(paths)
     times = {path: predicted(path, shape, tokens, MULTIPROCESSORS) for path in fitting}
     hopeful = [path for path, time in times.items() if time <= HOPELESS * min(times.values())]
     return [{"path": path, "config": config} for path in hopeful for config in _tiles(path, shape, tokens)]
@@ -97,12 +102,11 @@ def _tiles(path: str, shape: Shape, tokens: int) -> Iterator[dict[str, Any]]:
     if path == NO_SORT:
         yield from map(dict, _UNSORTED)
     elif path == SWAP_AB:
-        for rows in _heights(shape, tokens):
-            base = {"rows": rows}
-            yield {"up": base, "down": base}
-            for config in _SWAPPED[1:]:
-                yield {"up": {**base, **config}, "down": base}
-                yield {"up": base, "down": {**base, **config}}
+        base, *higher = ({"rows": rows} for rows in _heights(shape, tokens))
+        yield from ({"up": rows, "down": rows} for rows in (base, *higher))
+        for config in _SWAPPED:
+            yield {"up": {**base, **config}, "down": base}
+            yield {"up": base, "down": {**base, **config}}
     else:
         for up, down in {GROUPED: _TILED, GLUON: _IN_GLUON}[path]:
             yield {"up": dict(up), "down": dict(down)}

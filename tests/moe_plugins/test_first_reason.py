@@ -8,7 +8,7 @@ import pytest
 from moe_core.contract.vocabulary import QuantAlgo
 
 DATA = Path(__file__).parents[1] / "data" / "moe_plugins"
-TABLES = ("upstream_backends", "packages", "strategies", "routing")
+TABLES = ("upstream_backends", "packages", "strategies", "routing", "experts")
 ROWS = {
     identity: row for table in TABLES for identity, row in tomllib.loads((DATA / f"{table}.toml").read_text()).items()
 }
