@@ -72,6 +72,19 @@ def usable(paths: Sequence[str], machine: Machine, shape: Shape) -> tuple[str, .
     return tuple(path for path in paths if path != GLUON or gluon)
 
 
+def add_table(path: str | Path) -> None:
+    """Choose by what ``moe tune --kernels --table`` wrote to `path`, too; its entries replace equal ones.
+
+    Give every rank the same file, before the first layer is resolved. Raises :class:`TableError`, which names the file.
+    """
+    path = Path(path)
+    given = Table.parse(path.read_text(), path.name)
+    place = given.device, given.triton
+    known = _TABLES.get(place)
+    _TABLES[place] = given if known is None else known.merged(given.entries)
+    plan.cache_clear()
+
+
 @lru_cache(maxsize=4096)
 def plan(machine: Machine, shape: Shape, tokens: int, paths: tuple[str, ...] = PATHS) -> Choice:
     """The fastest of `paths` for `tokens` > 0 tokens that are routed to the experts of `shape`.

@@ -172,6 +172,17 @@ def test_a_broken_table_names_its_file(text, why):
         Table.parse(text, "tables/own.json")
 
 
+def test_a_users_table_is_added(tmp_path):
+    file = tmp_path / "own.json"
+    for microseconds in (300.0, 310.0):
+        file.write_text(table_text(microseconds=microseconds))
+        choice.add_table(file)
+        assert plan(H200, QWEN, 64).microseconds == microseconds
+    file.write_text("{")
+    with pytest.raises(TableError, match=r"^own\.json: "):
+        choice.add_table(file)
+
+
 class Row:
     def __init__(self, tokens, config, microseconds):
         self.tokens, self.config, self.microseconds = tokens, config, microseconds
