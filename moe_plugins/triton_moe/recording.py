@@ -27,7 +27,8 @@ OWNERS: Final = 16
 SMALL: Final = 1 << 18
 """Bytes of temporary memory up to which it is kept between calls: an allocation takes the host half a launch."""
 
-_ALLOCATES: Final = frozenset({torch.ops.aten.empty, torch.ops.aten.empty_strided, torch.ops.aten.new_empty})
+_aten: Final = torch.ops.aten
+_ALLOCATES: Final = frozenset({_aten.empty, _aten.empty_like, _aten.empty_strided, _aten.new_empty})
 
 
 class Recorder:

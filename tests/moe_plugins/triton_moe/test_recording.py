@@ -98,6 +98,33 @@ def test_what_does_more_than_launch_is_called_each_time():
     assert layer.calls == 2
 
 
+@pytest.mark.parametrize(
+    "allocate",
+    [
+        torch.empty_like,
+        lambda x: x.new_empty(x.shape),
+        lambda x: torch.empty(x.shape),
+        lambda x: torch.empty_strided(x.shape, x.stride()),
+        lambda x: torch.empty(2, len(x)).unbind()[1],
+        lambda x: torch.empty(len(x) + 1).split([1, len(x)])[1].view(-1)[:],
+    ],
+)
+def test_every_way_to_allocate_is_recorded(allocate):
+    calls = []
+
+    def function(x):
+        calls.append(x)
+        memory, out = allocate(x), torch.empty_like(x)
+        launch_copy(memory, x, len(x))
+        launch_copy(out, memory, len(x))
+        return (out,)
+
+    recorder = Recorder(function)
+    for value in (1.0, 2.0):
+        assert recorder(3, torch.full((3,), value))[0].tolist() == [value] * 3
+    assert len(calls) == 1
+
+
 @pytest.mark.parametrize("odd", ["a descriptor", "no runner"])
 def test_what_cannot_be_repeated_is_called_each_time(odd):
     calls = []
