@@ -98,17 +98,17 @@ def test_what_does_more_than_launch_is_called_each_time():
     assert layer.calls == 2
 
 
-@pytest.mark.parametrize(
-    "allocate",
-    [
-        torch.empty_like,
-        lambda x: x.new_empty(x.shape),
-        lambda x: torch.empty(x.shape),
-        lambda x: torch.empty_strided(x.shape, x.stride()),
-        lambda x: torch.empty(2, len(x)).unbind()[1],
-        lambda x: torch.empty(len(x) + 1).split([1, len(x)])[1].view(-1)[:],
-    ],
-)
+ALLOCATIONS = {
+    "like": torch.empty_like,
+    "new": lambda x: x.new_empty(x.shape),
+    "empty": lambda x: torch.empty(x.shape),
+    "strided": lambda x: torch.empty_strided(x.shape, x.stride()),
+    "unbound": lambda x: torch.empty(2, len(x)).unbind()[1],
+    "split": lambda x: torch.empty(len(x) + 1).split([1, len(x)])[1].view(-1)[:],
+}
+
+
+@pytest.mark.parametrize("allocate", ALLOCATIONS.values(), ids=ALLOCATIONS)
 def test_every_way_to_allocate_is_recorded(allocate):
     calls = []
 
