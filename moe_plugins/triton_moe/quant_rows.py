@@ -1,0 +1,92 @@
+"""Activations to e4m3, once per token and before experts share them."""
+
+# Kernels are functions of tiles, for which Python has no types; their names are those of the formulas.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+# ruff: noqa: ANN001, ANN201, ANN202
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from moe_plugins.triton_moe.fp8_weights import BLOCK, Fp8Rows
+from moe_plugins.triton_moe.launch import launch
+
+LARGEST: Final = tl.constexpr(448.0)
+"""Of e4m3."""
+LEAST: Final = tl.constexpr(1e-10)
+"""Smaller magnitudes count as this: a scale can be divided by."""
+INTERPRETED: Final = tl.constexpr(triton.knobs.runtime.interpret)
+"""Triton's interpreter forgets the carry when a mantissa rounds up to the next power of two."""
+GROUPS: Final = 8
+"""Groups of a row per program."""
+TOKENS: Final = 8
+"""Tokens per program where there are many: so many scales are stored together."""
+FEW: Final = 512
+"""Tokens up to which each has programs of its own."""
+
+
+def quantize_rows(x_NK: torch.Tensor, rows: Fp8Rows, *, pdl: bool = False) -> None:
+    """Fill `rows` from `x_NK` of any float type, K a multiple of 16, by group of 128 columns, by row or statically."""
+    num_rows, width = x_NK.shape
+    group = rows.group or (BLOCK if rows.static else triton.next_power_of_2(width))
+    groups = GROUPS if group == BLOCK else 1
+    tokens = TOKENS if num_rows > FEW and group == BLOCK else 1
+    launch(
+        _quantize, (triton.cdiv(num_rows, tokens), triton.cdiv(width, group * groups)),
+        (x_NK, rows.data, rows.scales, num_rows),
+        {"K": width, "GROUP": group, "GROUPS": groups, "TOKENS": tokens, "STATIC": rows.static, "PDL": pdl},
+        num_warps=8 if tokens > 1 or group > 4096 else 4, pdl=pdl,
+    )  # fmt: skip
+
+
+@triton.jit
+def scale_of(x, AXIS: tl.constexpr):
+    """The scale that maps the largest magnitude along `AXIS` to that of e4m3."""
+    return tl.maximum(tl.max(tl.abs(x), AXIS), LEAST) / LARGEST
+
+
+@triton.jit
+def to_e4m3(x, scale):
+    """``x / scale``, saturated."""
+    # One division per scale. NaN stays NaN.
+    codes = tl.clamp(x * (1.0 / scale), -LARGEST, LARGEST, propagate_nan=tl.PropagateNan.ALL)
+    if INTERPRETED:
+        codes = _nearest(codes)
+    return codes.to(tl.float8e4nv)
+
+
+@triton.jit
+def _nearest(x):
+    """The value of e4m3 nearest to `x`, in float32."""
+    normal = tl.maximum(tl.abs(x), 2.0**-6)
+    step = (normal.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True) * 0.125
+    return ((x / step + 12582912.0) - 12582912.0) * step  # 1.5 * 2 ** 23: float32 is whole from there on
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _quantize(
+    x, codes, scales, num_rows, K: tl.constexpr, GROUP: tl.constexpr, GROUPS: tl.constexpr, TOKENS: tl.constexpr,
+    STATIC: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    if PDL:
+        gdc_wait()
+        gdc_launch_dependents()
+    t = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
+    g = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
+    k = g[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+    at = t.to(tl.int64)[:, None, None] * K + k[None, :, :]
+    here = (t < num_rows)[:, None, None] & (k < K)[None, :, :]
+    values = tl.load(x + at, mask=here, other=0.0).to(tl.float32)
+    if STATIC:
+        found = to_e4m3(values, tl.load(scales))
+    else:
+        scale = scale_of(values, 2)
+        found = to_e4m3(values, scale[:, :, None])
+        kept = (t < num_rows)[:, None] & (g * GROUP < K)[None, :]
+        tl.store(scales + g.to(tl.int64)[None, :] * num_rows + t[:, None], scale, mask=kept)
+    tl.store(codes + at, found, mask=here)
