@@ -46,19 +46,22 @@ class Recorder:
 
     def __call__(self, key: object, *inputs: torch.Tensor) -> Tensors:
         """``function(*inputs)``; equal keys mean equal shapes and element types. Inputs are contiguous."""
+        addresses = [tensor.data_ptr() for tensor in inputs]
         device = inputs[0].get_device()
         if device >= 0 and device != torch.cuda.current_device():
             with torch.cuda.device(device):
                 return self(key, *inputs)
-        key = (key, device, *[tensor.data_ptr() % ALIGNMENT == 0 for tensor in inputs])
+        key = (key, device, *[address % ALIGNMENT == 0 for address in addresses])
         try:
             recording = self._recordings[key]
         except KeyError:
-            outputs, self._recordings[key] = _record(self._function, inputs, self._kept)
-            if len(self._recordings) > MOST:
-                del self._recordings[next(iter(self._recordings))]
+            outputs, watcher = _watched(self._function, inputs)
+            if not watcher.is_early:
+                self._recordings[key] = _recording(watcher, inputs, outputs, self._kept)
+                if len(self._recordings) > MOST:
+                    del self._recordings[next(iter(self._recordings))]
             return outputs
-        return self._function(*inputs) if recording is None else recording(inputs)
+        return self._function(*inputs) if recording is None else recording(addresses)
 
 
 class _Moving(NamedTuple):
@@ -79,20 +82,24 @@ class _Launch(NamedTuple):
 
 class _Output(NamedTuple):
     shape: torch.Size
+    strides: tuple[int, ...]
     dtype: torch.dtype
 
 
 class _Recording:
     def __init__(self, launches: Sequence[_Launch], outputs: Tensors, temporary: int) -> None:
         self._launches, self._temporary = tuple(launches), temporary
-        self._outputs = [_Output(tensor.shape, tensor.dtype) for tensor in outputs]
+        self._outputs = [_Output(tensor.shape, tensor.stride(), tensor.dtype) for tensor in outputs]
         self._device = outputs[0].device
+        self._is_cuda, self._index = outputs[0].is_cuda, outputs[0].get_device()
         self._memories: dict[tuple[int, int], torch.Tensor] = {}
 
-    def __call__(self, inputs: Tensors) -> Tensors:
-        outputs = tuple([torch.empty(shape, dtype=dtype, device=self._device) for shape, dtype in self._outputs])
-        bases = [tensor.data_ptr() for tensor in (*inputs, *outputs)]
-        stream = driver.active.get_current_stream(self._device.index)
+    def __call__(self, addresses: list[int]) -> Tensors:
+        device = self._device
+        # Of the ways to allocate, the one that takes the host the least time.
+        outputs = tuple([torch.empty_strided(s, t, dtype=dtype, device=device) for s, t, dtype in self._outputs])
+        bases = [*addresses, *[tensor.data_ptr() for tensor in outputs]]
+        stream = driver.active.get_current_stream(self._index)
         if self._temporary:
             memory = self._memory(stream)
             bases.append(memory.data_ptr())
@@ -104,7 +111,7 @@ class _Recording:
         return outputs
 
     def _memory(self, stream: int) -> torch.Tensor:
-        if self._temporary > SMALL or (self._device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
+        if self._temporary > SMALL or (self._is_cuda and torch.cuda.is_current_stream_capturing()):
             # Let go when the launches are queued: what is queued behind them on the same stream may have it.
             return self._allocated()
         # Two threads may launch on one stream by turns, in the middle of each other's calls.
@@ -120,21 +127,22 @@ class _Recording:
         return torch.empty(self._temporary, dtype=torch.uint8, device=self._device)
 
 
-def _record(
-    function: Callable[..., Tensors], inputs: Tensors, kept: Sequence[torch.Tensor]
-) -> tuple[Tensors, _Recording | None]:
+def _watched(function: Callable[..., Tensors], inputs: Tensors) -> tuple[Tensors, _Watcher]:
     watcher = _Watcher()
     token = observer.set(watcher)
     try:
         with watcher:
-            outputs = function(*inputs)
+            return function(*inputs), watcher
     finally:
         observer.reset(token)
+
+
+def _recording(watcher: _Watcher, inputs: Tensors, outputs: Tensors, kept: Sequence[torch.Tensor]) -> _Recording | None:
     if not watcher.is_pure or not watcher.launches:
-        return outputs, None
+        return None
     places = _Places((*inputs, *outputs), kept)
     launches = [_placed(*entry, places) for entry in watcher.launches]
-    return outputs, _Recording(launches, outputs, places.temporary)
+    return _Recording(launches, outputs, places.temporary)
 
 
 class _Watcher(TorchDispatchMode):
@@ -145,9 +153,13 @@ class _Watcher(TorchDispatchMode):
         # With their tensors, which stay alive: no address is given out twice.
         self.launches: list[tuple[Runner, tuple[int, ...], Sequence[Any]]] = []
         self.is_pure = True
+        self.is_early = False
+        """How a kernel is best launched could not be told yet."""
 
     def launched(self, runner: Runner | None, grid: tuple[int, ...], values: Sequence[Any]) -> None:
-        if runner is None or any(hasattr(value, "block_shape") for value in values):
+        if runner is None:
+            self.is_early = True
+        elif any(hasattr(value, "block_shape") for value in values):
             self.is_pure = False  # a descriptor has its address inside
         else:
             self.launches.append((runner, grid, values))
