@@ -5,7 +5,7 @@ Weights become float32 in registers and activations stay as they are: nothing is
 
 # Kernels are functions of tiles, for which Python has no types; their names are those of the formulas.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-# ruff: noqa: ANN001, ANN201, ANN202
+# ruff: noqa: ANN001, ANN202, E741
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def run(
 
 
 def _block(most: int, width: int) -> int:
-    return max(min(most, triton.next_power_of_2(width)), BLOCK)
+    return max(min(most, int(triton.next_power_of_2(width))), BLOCK)
 
 
 @triton.jit

@@ -44,11 +44,7 @@ def row_scales(s, row, here, k, num_rows, K: tl.constexpr, SCALED: tl.constexpr,
 @triton.jit
 def row_scales_of(tile, scales, STATIC: tl.constexpr):
     """The scales that the rows of `tile` get: their own, or the static one of `scales`."""
-    if STATIC:
-        found = tl.load(scales) + tl.zeros([tile.shape[0]], tl.float32)
-    else:
-        found = scale_of(tile, 1)
-    return found
+    return tl.load(scales) + tl.zeros([tile.shape[0]], tl.float32) if STATIC else scale_of(tile, 1)
 
 
 @triton.jit

@@ -157,7 +157,11 @@ class Case:
         return y if self.weights.b2_EH is None else y + self.weights.b2_EH[e].float()
 
 
-FORMS = {"blocks": {}, "per tensor, dynamic": {"blocks": False}, "per tensor, static": {"blocks": False, "static": True}}
+FORMS = {
+    "blocks": {},
+    "per tensor, dynamic": {"blocks": False},
+    "per tensor, static": {"blocks": False, "static": True},
+}
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
@@ -228,10 +232,10 @@ def test_no_sort_skips_foreign_experts():
 def test_steps_have_one_scale(name):
     kernels, up, down = KERNELS[name]
     case = Case()
+    h = case.rows(8, 208, 64)
     with pytest.raises(ValueError, match="asked for steps of 256 columns; these scales need a divisor of 128"):
         case.up(kernels, up._replace(block=256))
     with pytest.raises(ValueError, match="found h in groups of 64"):
-        h = case.rows(8, 208, 64)
         kernels.up(h, case._map(up), case.weights, SWIGLU, 2, h, up._replace(columns=32, block=32))
     with pytest.raises(ValueError, match="asked for steps of 128 columns; these scales need a divisor of 64"):
-        kernels.down(case.rows(8, 208, 64), case._map(down), case.weights, case.x, down._replace(block=128))
+        kernels.down(h, case._map(down), case.weights, case.x, down._replace(block=128))
