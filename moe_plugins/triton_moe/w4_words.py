@@ -1,0 +1,341 @@
+"""Four- and eight-bit weights as 32-bit words, ordered so that they become a tensor core's operand without a shuffle.
+
+A block is 128 columns of a row. Of four-bit codes it is 16 words: words ``2p`` and ``2p + 1`` hold the columns
+``16 j + 2p`` in their low halves and ``16 j + 2p + 1`` in their high ones, j = 0 … 3 in the first word and 4 … 7 in
+the second. A mask then leaves a pair of neighbouring columns in one register, as the tensor cores want them. Of
+eight-bit codes a block is 32 words: byte j of word c is column ``32 j + c``.
+
+Scales of groups are words as well, ``[blocks, words of a block, rows]``, so that rows lie together:
+
+- fp4: four bytes, each an unsigned float of 5 bits of exponent, biased by 28, and 3 of mantissa: any product of such a
+  scale and an e2m1 code is exact in bfloat16 and in float16;
+- int4: two scales in the type of the activations; with zero points, one scale and above it ``128 + zero`` in bfloat16
+  or ``1024 + zero`` in float16.
+"""
+
+# Kernels are functions of tiles, for which Python has no types; their names are those of the formulas.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+# ruff: noqa: ANN001, ANN201, ANN202
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch.nn import functional as F
+
+BLOCK: Final = tl.constexpr(128)
+"""Columns of a block; rows are padded to whole ones."""
+PAIRS: Final = 8
+"""Pairs of columns that share a word of four-bit codes."""
+
+FP4: Final = "fp4"
+INT4: Final = "int4"
+INT4_ZERO: Final = "int4_zero"
+"""Four-bit integers with zero points."""
+INT8: Final = "int8"
+"""Eight-bit integers, scaled by row only."""
+
+SCALE_BIAS: Final = 28
+"""Of the exponent of fp4's scale bytes."""
+SCALE_MANTISSA: Final = 3
+
+# Bit positions, least significant first, of the four codes in half a word. Those of fp4 are such that a mask alone, or
+# a shift and a mask, leaves sign and magnitude where bfloat16 has its sign, the end of its exponent and the start of
+# its mantissa; the last code is made of what is left over.
+_POSITIONS: Final[Mapping[str, tuple[tuple[int, ...], ...]]] = MappingProxyType(
+    {
+        FP4: ((6, 7, 8, 15), (3, 4, 5, 12), (0, 1, 2, 9), (10, 11, 13, 14)),
+        INT4: tuple(tuple(range(first, first + 4)) for first in (0, 4, 8, 12)),
+    }
+)
+
+
+class WordFormat(NamedTuple):
+    """What words hold."""
+
+    kind: str
+    """One of the names above."""
+    group: int
+    """Columns that share a scale: 16, 32, 64 or 128; of int8, 128."""
+
+    def meta(self) -> dict[str, object]:
+        """As compile-time arguments of the kernels."""
+        return {"FORMAT": self.kind, "GROUP": self.group, "PLAIN": bool(triton.knobs.runtime.interpret)}
+
+
+def num_word_blocks(columns: int) -> int:
+    """Blocks of a row."""
+    return -(-columns // BLOCK.value)
+
+
+def pack_words(codes: torch.Tensor, kind: str) -> torch.Tensor:
+    """Codes uint8 ``[..., N, K]`` as int32 words ``[..., N, blocks * words of a block]``; padded with zero bits, of which
+    finite values become.
+
+    Codes of int8 are biased by 128.
+    """
+    blocks = num_word_blocks(codes.shape[-1])
+    padded = F.pad(codes, (0, blocks * BLOCK.value - codes.shape[-1]))
+    if kind == INT8:
+        by_byte = padded.unflatten(-1, (blocks, 4, 32)).transpose(-1, -2)
+        return by_byte.contiguous().view(torch.int32).flatten(-3)
+    by_half = padded.unflatten(-1, (blocks, 2, 4, PAIRS, 2)).int()  # block, word, code of a half, pair, half
+    positions = _POSITIONS[FP4 if kind == FP4 else INT4]
+    halves = sum(
+        (by_half[..., code, :, :] >> bit & 1) << position
+        for code, places in enumerate(positions)
+        for bit, position in enumerate(places)
+    )
+    words = halves[..., 0] | halves[..., 1] << 16
+    return words.transpose(-1, -2).flatten(-3).contiguous()
+
+
+@triton.constexpr_function
+def scale_words(kind: str, group: int) -> int:
+    """Words of scales of a block."""
+    per_word = {"fp4": 4, "int4": 2, "int4_zero": 1}
+    return -(-128 // group // per_word[kind]) if kind in per_word else 0
+
+
+@triton.constexpr_function
+def code_words(kind: str) -> int:
+    """Words of codes of a block."""
+    return 32 if kind == "int8" else 16
+
+
+@triton.constexpr_function
+def _scale_asm(kind: str, index: int, half: bool) -> str:
+    """Scale `index` of a word, twice in a register, as the tensor cores' type."""
+    if kind != "fp4":
+        return f"prmt.b32 $0, $1, 0, {'0x3232' if index else '0x1010'};"
+    # The code is missing 2 ** 126 or, in float16, 2 ** 14: here the exponent has it.
+    factor, bias = (128, 0x0400) if half else (16, 0x7080)
+    return f"{{ .reg .b32 t; prmt.b32 t, $1, 0, 0x4{index}4{index}; mad.lo.u32 $0, t, {factor}, 0x{bias:04x}{bias:04x}; }}"
+
+
+@triton.constexpr_function
+def _unpack_asm(kind: str, half: bool) -> str:
+    """Two neighbouring words to registers of two columns each.
+
+    Registers $0 … are the outputs, then the two words, then eight scales and eight zeros, each twice as all come in
+    pairs of neighbours.
+    """
+    if kind == "int8":
+        return _unpack_int8_asm(half)
+    unpack = _unpack_fp4_asm if kind == "fp4" else _unpack_int4_asm
+    lines = [".reg .b32 t, u, c;"]
+    for word in range(2):
+        lines += unpack(word * 4, f"${8 + word}", half)
+    suffix = "f16x2" if half else "bf16x2"
+    if kind == "int4":
+        lines.append(f"mov.b32 c, {'0x64086408' if half else '0x43084308'};")
+    for j in range(8):
+        if kind != "fp4":
+            lines.append(f"sub.rn.{suffix} ${j}, ${j}, {'c' if kind == 'int4' else f'${26 + 2 * j}'};")
+        lines.append(f"mul.rn.{suffix} ${j}, ${j}, ${10 + 2 * j};")
+    return "{ " + " ".join(lines) + " }"
+
+
+@triton.constexpr_function
+def _unpack_fp4_asm(first: int, word: str, half: bool) -> list[str]:
+    # In float16 the magnitude's place is three bits higher: there the same bits are extracted and shifted once more.
+    out = [f"${first + code}" for code in range(4)]
+    lines = [f"and.b32 {out[0]}, {word}, 0x81C081C0;"]
+    for code in (1, 2):
+        lines += [f"shl.b32 t, {word}, {3 * code};", f"and.b32 {out[code]}, t, 0x81C081C0;"]
+    lines += [
+        f"shl.b32 t, {word}, 1;", "and.b32 t, t, 0x80008000;",
+        f"shr.b32 u, {word}, 5;", "lop3.b32 t, u, 0x01000100, t, 0xEA;",
+        f"shr.b32 u, {word}, 4;", f"lop3.b32 {out[3]}, u, 0x00C000C0, t, 0xEA;",
+    ]  # fmt: skip
+    if half:
+        for register in out:
+            lines += [
+                f"and.b32 t, {register}, 0x80008000;",
+                f"shl.b32 u, {register}, 3;",
+                f"lop3.b32 {register}, u, 0x0E000E00, t, 0xEA;",
+            ]
+    return lines
+
+
+@triton.constexpr_function
+def _unpack_int4_asm(first: int, word: str, half: bool) -> list[str]:
+    magic = "0x64006400" if half else "0x43004300"
+    lines = [f"lop3.b32 ${first}, {word}, 0x000F000F, {magic}, 0xEA;"]
+    for code in (1, 2, 3):
+        lines += [f"shr.b32 t, {word}, {4 * code};", f"lop3.b32 ${first + code}, t, 0x000F000F, {magic}, 0xEA;"]
+    return lines
+
+
+@triton.constexpr_function
+def _unpack_int8_asm(half: bool) -> str:
+    lines = [".reg .b32 t, u, c;", ".reg .f32 f, g;", "mov.b32 c, 0x64806480;"]
+    for j in range(4):
+        if half:
+            lines += [
+                f"prmt.b32 t, $4, $5, 0x{4 + j}{4 + j}{j}{j};",
+                "lop3.b32 t, t, 0x00FF00FF, 0x64006400, 0xEA;",
+                f"sub.rn.f16x2 ${j}, t, c;",
+            ]
+        else:  # eight bits and the place of the magic one do not fit into bfloat16
+            lines += [
+                f"prmt.b32 t, $4, 0x4B000000, 0x744{j};",
+                f"prmt.b32 u, $5, 0x4B000000, 0x744{j};",
+                "mov.b32 f, t;", "mov.b32 g, u;",
+                "sub.rn.f32 f, f, 0f4B000080;", "sub.rn.f32 g, g, 0f4B000080;",
+                f"cvt.rn.bf16x2.f32 ${j}, g, f;",
+            ]  # fmt: skip
+    return "{ " + " ".join(lines) + " }"
+
+
+@triton.constexpr_function
+def _constraints(kind: str) -> str:
+    outputs, inputs = {"int8": (4, 2), "int4_zero": (8, 34)}.get(kind, (8, 18))
+    return ",".join(["=&r"] * outputs + ["r"] * inputs)
+
+
+@triton.jit
+def load_scales(at_N, stride, is_row_N, FORMAT: tl.constexpr, GROUP: tl.constexpr, ALL: tl.constexpr):
+    """The words of scales of one block, a tensor ``[N]`` each, four at most, `stride` apart from `at_N` on."""
+    COUNT: tl.constexpr = scale_words(FORMAT, GROUP)
+    if COUNT == 0:
+        first = tl.full(at_N.shape, 0, tl.int32)
+    else:
+        first = _load_words(at_N, is_row_N, ALL)
+    second, third, fourth = first, first, first
+    if COUNT > 1:
+        second = _load_words(at_N + stride, is_row_N, ALL)
+    if COUNT > 2:
+        third = _load_words(at_N + 2 * stride, is_row_N, ALL)
+        fourth = _load_words(at_N + 3 * stride, is_row_N, ALL)
+    return first, second, third, fourth
+
+
+@triton.jit
+def _load_words(pointers, mask, ALL: tl.constexpr):
+    if ALL:
+        words = tl.load(pointers)
+    else:
+        words = tl.load(pointers, mask=mask, other=0)
+    return words
+
+
+@triton.jit
+def _scale(J: tl.constexpr, words, FORMAT: tl.constexpr, GROUP: tl.constexpr, TYPE: tl.constexpr, PLAIN: tl.constexpr):
+    """Scale and zero of the columns ``16 J …`` of a block, ``[N, 1]``: registers, or float32 where `PLAIN`."""
+    PER_WORD: tl.constexpr = 4 if FORMAT == "fp4" else 2 if FORMAT == "int4" else 1
+    INDEX: tl.constexpr = J * 16 // GROUP
+    word = words[INDEX // PER_WORD]
+    if PLAIN:
+        scale, zero = _plain_scale(word, INDEX % PER_WORD, FORMAT, TYPE)
+    else:
+        HALF: tl.constexpr = TYPE == tl.float16
+        ASM: tl.constexpr = _scale_asm(FORMAT, INDEX % PER_WORD, HALF)
+        scale = tl.inline_asm_elementwise(ASM, "=r,r", [word], dtype=tl.int32, is_pure=True, pack=1)
+        zero = scale
+        if FORMAT == "int4_zero":
+            ZERO_ASM: tl.constexpr = _scale_asm(FORMAT, 1, HALF)
+            zero = tl.inline_asm_elementwise(ZERO_ASM, "=r,r", [word], dtype=tl.int32, is_pure=True, pack=1)
+    return scale[:, None], zero[:, None]
+
+
+@triton.jit
+def _plain_scale(word, INDEX: tl.constexpr, FORMAT: tl.constexpr, TYPE: tl.constexpr):
+    zero = tl.full(word.shape, 8.0, tl.float32)
+    if FORMAT == "fp4":
+        byte = (word >> (8 * INDEX)) & 0xFF
+        scale = ((byte << 20) + ((127 - 28) << 23)).to(tl.float32, bitcast=True)
+    else:
+        scale = (word >> (16 * INDEX)).to(tl.int16).to(TYPE, bitcast=True).to(tl.float32)
+        if FORMAT == "int4_zero":
+            zero = (word >> 16).to(tl.int16).to(TYPE, bitcast=True).to(tl.float32)
+            zero -= 1024.0 if TYPE == tl.float16 else 128.0
+    return scale, zero
+
+
+@triton.jit
+def dequantize(
+    words, scales, N: tl.constexpr, FORMAT: tl.constexpr, GROUP: tl.constexpr, TYPE: tl.constexpr, PLAIN: tl.constexpr
+):
+    """Tile ``[N, 128]`` in `TYPE` of the words ``[N, 16 or 32]`` of one block and what :func:`load_scales` gave.
+
+    `PLAIN` has no assembly; it is for Triton's interpreter.
+    """
+    if FORMAT == "int8":
+        v0, v1, v2, v3 = _unpack_int8(words, TYPE, PLAIN)
+        tile = tl.join(tl.join(v0, v2), tl.join(v1, v3))
+        return tl.reshape(tl.permute(tile, [0, 2, 3, 1]), [N, 128])
+    s0, z0 = _scale(0, scales, FORMAT, GROUP, TYPE, PLAIN)
+    s1, z1 = _scale(1, scales, FORMAT, GROUP, TYPE, PLAIN)
+    s2, z2 = _scale(2, scales, FORMAT, GROUP, TYPE, PLAIN)
+    s3, z3 = _scale(3, scales, FORMAT, GROUP, TYPE, PLAIN)
+    s4, z4 = _scale(4, scales, FORMAT, GROUP, TYPE, PLAIN)
+    s5, z5 = _scale(5, scales, FORMAT, GROUP, TYPE, PLAIN)
+    s6, z6 = _scale(6, scales, FORMAT, GROUP, TYPE, PLAIN)
+    s7, z7 = _scale(7, scales, FORMAT, GROUP, TYPE, PLAIN)
+    if PLAIN:
+        low, high = tl.split(tl.reshape(words, [N, 8, 2]))
+        v0 = _plain_code(low, 0, s0, z0, FORMAT, TYPE)
+        v1 = _plain_code(low, 1, s1, z1, FORMAT, TYPE)
+        v2 = _plain_code(low, 2, s2, z2, FORMAT, TYPE)
+        v3 = _plain_code(low, 3, s3, z3, FORMAT, TYPE)
+        v4 = _plain_code(high, 0, s4, z4, FORMAT, TYPE)
+        v5 = _plain_code(high, 1, s5, z5, FORMAT, TYPE)
+        v6 = _plain_code(high, 2, s6, z6, FORMAT, TYPE)
+        v7 = _plain_code(high, 3, s7, z7, FORMAT, TYPE)
+    else:
+        ASM: tl.constexpr = _unpack_asm(FORMAT, TYPE == tl.float16)
+        CONSTRAINTS: tl.constexpr = _constraints(FORMAT)
+        if FORMAT == "int4_zero":
+            v0, v1, v2, v3, v4, v5, v6, v7 = tl.inline_asm_elementwise(
+                ASM, CONSTRAINTS, [words, s0, s1, s2, s3, s4, s5, s6, s7, z0, z1, z2, z3, z4, z5, z6, z7],
+                dtype=(TYPE, TYPE, TYPE, TYPE, TYPE, TYPE, TYPE, TYPE), is_pure=True, pack=2,
+            )  # fmt: skip
+        else:
+            v0, v1, v2, v3, v4, v5, v6, v7 = tl.inline_asm_elementwise(
+                ASM, CONSTRAINTS, [words, s0, s1, s2, s3, s4, s5, s6, s7],
+                dtype=(TYPE, TYPE, TYPE, TYPE, TYPE, TYPE, TYPE, TYPE), is_pure=True, pack=2,
+            )  # fmt: skip
+    even = tl.join(tl.join(v0, v4), tl.join(v2, v6))
+    odd = tl.join(tl.join(v1, v5), tl.join(v3, v7))
+    return tl.reshape(tl.permute(tl.join(even, odd), [0, 2, 3, 4, 1]), [N, 128])
+
+
+@triton.jit
+def _plain_code(words, CODE: tl.constexpr, scale, zero, FORMAT: tl.constexpr, TYPE: tl.constexpr):
+    """The columns of code `CODE` of both halves of `words` ``[N, 8]``: ``[N, 16]``."""
+    both = tl.join(words, words >> 16)
+    if FORMAT == "fp4":
+        if CODE < 3:
+            magnitude, sign = both >> (6 - 3 * CODE), both >> (15 - 3 * CODE)
+            magnitude &= 7
+        else:
+            magnitude, sign = ((both >> 10) & 3) | ((both >> 11) & 4), both >> 14
+        value = ((magnitude << 22) | ((sign & 1) << 31)).to(tl.float32, bitcast=True) * 8.507059173023462e37
+    else:
+        value = ((both >> (4 * CODE)) & 15).to(tl.float32)
+    value = tl.reshape(value, [words.shape[0], 16])
+    if FORMAT != "fp4":
+        value -= zero
+    return (value * scale).to(TYPE)
+
+
+@triton.jit
+def _unpack_int8(words, TYPE: tl.constexpr, PLAIN: tl.constexpr):
+    if PLAIN:
+        v0 = ((words & 0xFF) - 128).to(TYPE)
+        v1 = (((words >> 8) & 0xFF) - 128).to(TYPE)
+        v2 = (((words >> 16) & 0xFF) - 128).to(TYPE)
+        v3 = (((words >> 24) & 0xFF) - 128).to(TYPE)
+    else:
+        ASM: tl.constexpr = _unpack_asm("int8", TYPE == tl.float16)
+        CONSTRAINTS: tl.constexpr = _constraints("int8")
+        v0, v1, v2, v3 = tl.inline_asm_elementwise(
+            ASM, CONSTRAINTS, [words], dtype=(TYPE, TYPE, TYPE, TYPE), is_pure=True, pack=2
+        )
+    return v0, v1, v2, v3
