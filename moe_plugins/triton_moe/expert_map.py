@@ -19,12 +19,12 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from moe_plugins.triton_moe.launch import launch
 
-BLOCKS: Final = ((2048, 128), (65536, 256))
-"""Pairs of a block, by the number of pairs up to which they serve. Small blocks compare their pairs with each other;
-but every block reads the counts of all blocks."""
-LAST_BLOCK: Final = 1024
-COMPARED: Final = 256
-"""Pairs of the largest block that compares; larger ones sort."""
+HISTOGRAM_PAIRS: Final = 512
+HISTOGRAM_BINS: Final = 256
+"""Up to so many pairs and experts, every program counts for itself, and one kernel is enough."""
+EXPERT_PAIRS: Final = 8192
+"""Up to so many pairs, one program per expert that reads them all is faster than one per block of pairs."""
+BLOCK_PAIRS: Final = 1024
 
 
 class ExpertMap(NamedTuple):
@@ -69,27 +69,35 @@ def map_experts(
     ids_TK: torch.Tensor, slot_start: int, num_local: int, *, tile: int, align: int = 1, pdl: bool = False
 ) -> ExpertMap:
     """The map of global slot ids int32 ``[T, K]``, T > 0, onto the local slots ``slot_start ...``, in tiles of `tile`
-    rows. Two kernels, or one for few pairs."""
+    rows. One kernel for few pairs, else two."""
     num_pairs = ids_TK.numel()
     max_rows, max_tiles = map_bounds(num_pairs, num_local, tile, align)
     bins = max(triton.next_power_of_2(num_local), 16)
-    block = next((size for most, size in BLOCKS if num_pairs <= most), LAST_BLOCK)
-    num_blocks = triton.cdiv(num_pairs, block)
-    alone = num_blocks == 1
+    by_block = num_pairs > EXPERT_PAIRS
+    num_blocks = triton.cdiv(num_pairs, BLOCK_PAIRS) if by_block else 0
     # 16-byte pieces of one buffer: one allocation is cheaper than nine.
     sizes = (num_local, num_local, max_rows, num_pairs, max_tiles, max_tiles, max_tiles, 1)
-    padded = [*(-(-size // 4) * 4 for size in sizes), 0 if alone else num_blocks * bins]
+    padded = [*(-(-size // 4) * 4 for size in sizes), num_blocks * bins]
     buffer = torch.empty(sum(padded), dtype=torch.int32, device=ids_TK.device)
     *pieces, block_counts = buffer.split(padded)
     found = ExpertMap(*(piece[:size] for piece, size in zip(pieces, sizes, strict=True)))
-    meta = {"L": num_local, "BINS": bins, "ALIGN": align, "BLOCK": block, "PDL": pdl}
-    num_warps = 8 if block > 128 else 4
-    if not alone:
+    meta = {"L": num_local, "BINS": bins, "ALIGN": align, "PDL": pdl}
+    if by_block:
+        meta |= {"BLOCK": BLOCK_PAIRS}
         args = (ids_TK, block_counts, found.pair_of_row, num_pairs, slot_start, max_rows)
-        launch(_count, (num_blocks,), args, meta, num_warps=num_warps, pdl=pdl)
+        launch(_count_blocks, (num_blocks,), args, meta, num_warps=4, pdl=pdl)
+        args = (ids_TK, block_counts, *found, num_pairs, slot_start)
+        launch(_place_blocks, (num_blocks,), args, {**meta, "TILE": tile}, num_warps=8, pdl=pdl)
+        return found
+    alone = num_pairs <= HISTOGRAM_PAIRS and bins <= HISTOGRAM_BINS
+    block = min(max(triton.next_power_of_2(num_pairs), 128), 4096)
+    num_warps = 4 if block <= 1024 else 8
+    if not alone:
+        args = (ids_TK, found.counts, num_pairs, slot_start)
+        launch(_count_expert, (num_local,), args, {"L": num_local, "BLOCK": block, "PDL": pdl}, num_warps=4, pdl=pdl)
     launch(
-        _place, (num_blocks,), (ids_TK, block_counts, *found, num_pairs, slot_start, max_rows),
-        {**meta, "TILE": tile, "ALONE": alone, "COMPARE": block <= COMPARED}, num_warps=num_warps, pdl=pdl,
+        _place_expert, (num_local,), (ids_TK, *found, num_pairs, slot_start),
+        {**meta, "TILE": tile, "BLOCK": block, "ALONE": alone}, num_warps=num_warps, pdl=pdl,
     )  # fmt: skip
     return found
 
@@ -102,16 +110,70 @@ def _local(ids, pair, num_pairs, slot_start, L: tl.constexpr, NOBODY: tl.constex
     return tl.where((slot >= 0) & (slot < L) & (pair < num_pairs), slot, NOBODY)
 
 
-@triton.jit
-def _fill(pair_of_row, max_rows, BLOCK: tl.constexpr):
-    """-1 everywhere: where no pair will be."""
-    for first in range(tl.program_id(0) * BLOCK, max_rows, tl.num_programs(0) * BLOCK):
-        row = first + tl.arange(0, BLOCK)
-        tl.store(pair_of_row + row, tl.full([BLOCK], -1, tl.int32), mask=row < max_rows)
+@triton.jit(do_not_specialize=["num_pairs", "slot_start"])
+def _count_expert(ids, counts, num_pairs, slot_start, L: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
+    """How many pairs one expert has."""
+    if PDL:
+        gdc_wait()
+        gdc_launch_dependents()
+    e = tl.program_id(0)
+    own = tl.zeros([BLOCK], tl.int32)
+    for first in range(0, num_pairs, BLOCK):
+        slot = _local(ids, first + tl.arange(0, BLOCK), num_pairs, slot_start, L, -1)
+        own += (slot == e).to(tl.int32)
+    tl.store(counts + e, tl.sum(own))
+
+
+@triton.jit(do_not_specialize=["num_pairs", "slot_start"])
+def _place_expert(
+    ids, counts, offsets, pair_of_row, row_of_pair, tile_expert, tile_row, tile_rows, num_tiles, num_pairs, slot_start,
+    L: tl.constexpr, BINS: tl.constexpr, ALIGN: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
+    ALONE: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """One program per expert reads all ids and places its own; `ALONE`, it also counts everybody's."""
+    if PDL:
+        gdc_wait()
+        gdc_launch_dependents()
+    e = tl.program_id(0)
+    bin_B = tl.arange(0, BINS)
+    if ALONE:
+        slot = _local(ids, tl.arange(0, BLOCK), num_pairs, slot_start, L, -1)
+        count_B = tl.histogram(tl.maximum(slot, 0), BINS, mask=slot >= 0)
+        count = tl.sum((slot == e).to(tl.int32))
+        tl.store(counts + e, count)
+    else:
+        count_B = tl.load(counts + bin_B, mask=bin_B < L, other=0)
+        count = tl.load(counts + e)
+    first_row = tl.sum(tl.where(bin_B < e, (count_B + (ALIGN - 1)) // ALIGN * ALIGN, 0))
+    first_tile = tl.sum(tl.where(bin_B < e, (count_B + (TILE - 1)) // TILE, 0))
+    own_tiles = (count + (TILE - 1)) // TILE
+    tl.store(offsets + e, first_row)
+    if e == L - 1:
+        tl.store(num_tiles, first_tile + own_tiles)
+    for first in range(0, own_tiles, 32):
+        i = first + tl.arange(0, 32)
+        tl.store(tile_expert + first_tile + i, e + tl.zeros_like(i), mask=i < own_tiles)
+        tl.store(tile_row + first_tile + i, first_row + i * TILE, mask=i < own_tiles)
+        tl.store(tile_rows + first_tile + i, tl.minimum(count - i * TILE, TILE), mask=i < own_tiles)
+    if ALIGN > 1:
+        i = count + tl.arange(0, ALIGN)
+        is_padding = i < (count + (ALIGN - 1)) // ALIGN * ALIGN
+        tl.store(pair_of_row + first_row + i, tl.full([ALIGN], -1, tl.int32), mask=is_padding)
+    row = first_row
+    for first in range(0, num_pairs, BLOCK):
+        pair = first + tl.arange(0, BLOCK)
+        slot = _local(ids, pair, num_pairs, slot_start, L, -1)
+        own = (slot == e).to(tl.int32)
+        rows = row + tl.cumsum(own) - 1
+        tl.store(pair_of_row + rows, pair, mask=own > 0)
+        tl.store(row_of_pair + pair, rows, mask=own > 0)
+        if e == 0:
+            tl.store(row_of_pair + pair, tl.full([BLOCK], -1, tl.int32), mask=(slot < 0) & (pair < num_pairs))
+        row += tl.sum(own)
 
 
 @triton.jit(do_not_specialize=["num_pairs", "slot_start", "max_rows"])
-def _count(
+def _count_blocks(
     ids, block_counts, pair_of_row, num_pairs, slot_start, max_rows,
     L: tl.constexpr, BINS: tl.constexpr, ALIGN: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
@@ -119,19 +181,22 @@ def _count(
     if PDL:
         gdc_wait()
         gdc_launch_dependents()
-    slot = _local(ids, tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), num_pairs, slot_start, L, -1)
-    counts_B = tl.histogram(tl.maximum(slot, 0), BINS, mask=slot >= 0)
-    tl.store(block_counts + tl.program_id(0) * BINS + tl.arange(0, BINS), counts_B)
-    if ALIGN > 1:
-        _fill(pair_of_row, max_rows, BLOCK)
+    block = tl.program_id(0)
+    slot = _local(ids, block * BLOCK + tl.arange(0, BLOCK), num_pairs, slot_start, L, -1)
+    count_B = tl.histogram(tl.maximum(slot, 0), BINS, mask=slot >= 0)
+    tl.store(block_counts + block * BINS + tl.arange(0, BINS), count_B)
+    if ALIGN > 1:  # -1 everywhere: where no pair will be
+        for first in range(block * BLOCK, max_rows, tl.num_programs(0) * BLOCK):
+            row = first + tl.arange(0, BLOCK)
+            tl.store(pair_of_row + row, tl.full([BLOCK], -1, tl.int32), mask=row < max_rows)
 
 
-@triton.jit(do_not_specialize=["num_pairs", "slot_start", "max_rows"])
-def _place(
+@triton.jit(do_not_specialize=["num_pairs", "slot_start"])
+def _place_blocks(
     ids, block_counts, counts, offsets, pair_of_row, row_of_pair, tile_expert, tile_row, tile_rows, num_tiles,
-    num_pairs, slot_start, max_rows,
+    num_pairs, slot_start,
     L: tl.constexpr, BINS: tl.constexpr, ALIGN: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
-    ALONE: tl.constexpr, COMPARE: tl.constexpr, PDL: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Each program places one block of pairs, behind those of the blocks before it, and lists some tiles."""
     if PDL:
@@ -139,40 +204,33 @@ def _place(
         gdc_launch_dependents()
     block, num_blocks = tl.program_id(0), tl.num_programs(0)
     bin_B = tl.arange(0, BINS)
-    pair = block * BLOCK + tl.arange(0, BLOCK)
-    slot = _local(ids, pair, num_pairs, slot_start, L, -1)
-    if ALONE:
-        count_B = tl.histogram(tl.maximum(slot, 0), BINS, mask=slot >= 0)
-        before_B = tl.zeros([BINS], tl.int32)
-        if ALIGN > 1:
-            _fill(pair_of_row, max_rows, BLOCK)
-            tl.debug_barrier()
-    else:
-        count_B, before_B = _sum_blocks(block_counts, block, num_blocks, BINS)
+    # Sorted by expert, a pair's rank in its block is its place less that of its expert's first pair.
+    slot = _local(ids, block * BLOCK + tl.arange(0, BLOCK), num_pairs, slot_start, L, L)
+    key = tl.sort(slot * BLOCK + tl.arange(0, BLOCK))
+    slot, pair = key // BLOCK, block * BLOCK + key % BLOCK
+    count_B, before_B, own_B = _sum_blocks(block_counts, block, num_blocks, BINS)
     aligned_B = (count_B + (ALIGN - 1)) // ALIGN * ALIGN
     start_B = tl.cumsum(aligned_B) - aligned_B
-    _list_tiles(
-        count_B, start_B, bin_B, block, num_blocks, counts, offsets, tile_expert, tile_row, tile_rows, num_tiles,
-        L, TILE,
-    )  # fmt: skip
-    if COMPARE:
-        row = tl.gather(start_B + before_B, tl.maximum(slot, 0), 0)
-        row += _rank(ids, slot, block, num_pairs, slot_start, L, BLOCK)
-    else:
-        # Sorted by expert, a pair's rank is its place less that of its expert's first pair.
-        key = tl.sort(tl.where(slot < 0, L, slot) * BLOCK + tl.arange(0, BLOCK))
-        slot, pair = key // BLOCK, block * BLOCK + key % BLOCK
-        own_B = count_B if ALONE else tl.load(block_counts + block * BINS + bin_B)
-        row = tl.gather(start_B + before_B - (tl.cumsum(own_B) - own_B), tl.minimum(slot, BINS - 1), 0)
-        row += tl.arange(0, BLOCK)
-        slot = tl.where(slot < L, slot, -1)
-    tl.store(pair_of_row + row, pair, mask=slot >= 0)
-    tl.store(row_of_pair + pair, tl.where(slot >= 0, row, -1), mask=pair < num_pairs)
+    row = tl.gather(start_B + before_B - (tl.cumsum(own_B) - own_B), tl.minimum(slot, BINS - 1), 0)
+    row += tl.arange(0, BLOCK)
+    tl.store(pair_of_row + row, pair, mask=slot < L)
+    tl.store(row_of_pair + pair, tl.where(slot < L, row, -1), mask=pair < num_pairs)
+    tiles_B = (count_B + (TILE - 1)) // TILE
+    first_B = tl.cumsum(tiles_B) - tiles_B
+    if block == 0:
+        tl.store(counts + bin_B, count_B, mask=bin_B < L)
+        tl.store(offsets + bin_B, start_B, mask=bin_B < L)
+        tl.store(num_tiles, tl.sum(tiles_B))
+    # The first tile of every expert, the second, and so on: taken in turns by the programs.
+    for i in range(block, tl.max(tiles_B), num_blocks):
+        tl.store(tile_expert + first_B + i, bin_B, mask=i < tiles_B)
+        tl.store(tile_row + first_B + i, start_B + i * TILE, mask=i < tiles_B)
+        tl.store(tile_rows + first_B + i, tl.minimum(count_B - i * TILE, TILE), mask=i < tiles_B)
 
 
 @triton.jit
 def _sum_blocks(block_counts, block, num_blocks, BINS: tl.constexpr):
-    """Pairs of each expert in all blocks, and in those before `block`."""
+    """Pairs of each expert in all blocks, in those before `block`, and in it."""
     ROWS: tl.constexpr = 8192 // BINS
     bin_B = tl.arange(0, BINS)
     total_B, before_B = tl.zeros([BINS], tl.int32), tl.zeros([BINS], tl.int32)
@@ -181,35 +239,4 @@ def _sum_blocks(block_counts, block, num_blocks, BINS: tl.constexpr):
         counts_RB = tl.load(block_counts + b[:, None] * BINS + bin_B[None, :], mask=(b < num_blocks)[:, None], other=0)
         total_B += tl.sum(counts_RB, 0)
         before_B += tl.sum(tl.where((b < block)[:, None], counts_RB, 0), 0)
-    return total_B, before_B
-
-
-@triton.jit
-def _list_tiles(
-    count_B, start_B, bin_B, block, num_blocks, counts, offsets, tile_expert, tile_row, tile_rows, num_tiles,
-    L: tl.constexpr, TILE: tl.constexpr,
-):  # fmt: skip
-    """The first tile of every expert, the second, and so on: taken in turns by the programs."""
-    tiles_B = (count_B + (TILE - 1)) // TILE
-    first_B = tl.cumsum(tiles_B) - tiles_B
-    if block == 0:
-        tl.store(counts + bin_B, count_B, mask=bin_B < L)
-        tl.store(offsets + bin_B, start_B, mask=bin_B < L)
-        tl.store(num_tiles, tl.sum(tiles_B))
-    for i in range(block, tl.max(tiles_B), num_blocks):
-        tl.store(tile_expert + first_B + i, bin_B, mask=i < tiles_B)
-        tl.store(tile_row + first_B + i, start_B + i * TILE, mask=i < tiles_B)
-        tl.store(tile_rows + first_B + i, tl.minimum(count_B - i * TILE, TILE), mask=i < tiles_B)
-
-
-@triton.jit
-def _rank(ids, slot, block, num_pairs, slot_start, L: tl.constexpr, BLOCK: tl.constexpr):
-    """How many pairs of the block come before each pair, and have its expert."""
-    AT_ONCE: tl.constexpr = 8192 // BLOCK
-    i = tl.arange(0, BLOCK)
-    same = tl.zeros([BLOCK, AT_ONCE], tl.int32)
-    for first in tl.static_range(0, BLOCK, AT_ONCE):  # unrolled, so that all loads are under way together
-        j = first + tl.arange(0, AT_ONCE)
-        other = _local(ids, block * BLOCK + j, num_pairs, slot_start, L, -2)
-        same += ((slot[:, None] == other[None, :]) & (j[None, :] < i[:, None])).to(tl.int32)
-    return tl.sum(same, 1)
+    return total_B, before_B, tl.load(block_counts + block * BINS + bin_B)
