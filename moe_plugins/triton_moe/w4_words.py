@@ -194,8 +194,7 @@ def _unpack_int8_asm(half: bool) -> str:
 
 
 @triton.constexpr_function
-def _constraints(kind: str) -> str:
-    outputs, inputs = {"int8": (4, 2), "int4_zero": (8, 34)}.get(kind, (8, 18))
+def _constraints(outputs: int, inputs: int) -> str:
     return ",".join(["=&r"] * outputs + ["r"] * inputs)
 
 
@@ -289,18 +288,16 @@ def dequantize(
         v6 = _plain_code(high, 2, s6, z6, FORMAT, TYPE)
         v7 = _plain_code(high, 3, s7, z7, FORMAT, TYPE)
     else:
-        ASM: tl.constexpr = _unpack_asm(FORMAT, TYPE == tl.float16)
-        CONSTRAINTS: tl.constexpr = _constraints(FORMAT)
-        if FORMAT == "int4_zero":
+        operands = [words, s0, s1, s2, s3, s4, s5, s6, s7, z0, z1, z2, z3, z4, z5, z6, z7]
+        # Types of the outputs have to be literal.
+        if TYPE == tl.float16:
             v0, v1, v2, v3, v4, v5, v6, v7 = tl.inline_asm_elementwise(
-                ASM, CONSTRAINTS, [words, s0, s1, s2, s3, s4, s5, s6, s7, z0, z1, z2, z3, z4, z5, z6, z7],
-                dtype=(TYPE, TYPE, TYPE, TYPE, TYPE, TYPE, TYPE, TYPE), is_pure=True, pack=2,
-            )  # fmt: skip
+                _unpack_asm(FORMAT, True), _constraints(8, 34), operands, dtype=(tl.float16,) * 8, is_pure=True, pack=2
+            )
         else:
             v0, v1, v2, v3, v4, v5, v6, v7 = tl.inline_asm_elementwise(
-                ASM, CONSTRAINTS, [words, s0, s1, s2, s3, s4, s5, s6, s7],
-                dtype=(TYPE, TYPE, TYPE, TYPE, TYPE, TYPE, TYPE, TYPE), is_pure=True, pack=2,
-            )  # fmt: skip
+                _unpack_asm(FORMAT, False), _constraints(8, 34), operands, dtype=(tl.bfloat16,) * 8, is_pure=True, pack=2
+            )
     even = tl.join(tl.join(v0, v4), tl.join(v2, v6))
     odd = tl.join(tl.join(v1, v5), tl.join(v3, v7))
     return tl.reshape(tl.permute(tl.join(even, odd), [0, 2, 3, 4, 1]), [N, 128])
@@ -333,9 +330,12 @@ def _unpack_int8(words, TYPE: tl.constexpr, PLAIN: tl.constexpr):
         v2 = (((words >> 16) & 0xFF) - 128).to(TYPE)
         v3 = (((words >> 24) & 0xFF) - 128).to(TYPE)
     else:
-        ASM: tl.constexpr = _unpack_asm("int8", TYPE == tl.float16)
-        CONSTRAINTS: tl.constexpr = _constraints("int8")
-        v0, v1, v2, v3 = tl.inline_asm_elementwise(
-            ASM, CONSTRAINTS, [words], dtype=(TYPE, TYPE, TYPE, TYPE), is_pure=True, pack=2
-        )
+        if TYPE == tl.float16:
+            v0, v1, v2, v3 = tl.inline_asm_elementwise(
+                _unpack_asm("int8", True), _constraints(4, 2), [words], dtype=(tl.float16,) * 4, is_pure=True, pack=2
+            )
+        else:
+            v0, v1, v2, v3 = tl.inline_asm_elementwise(
+                _unpack_asm("int8", False), _constraints(4, 2), [words], dtype=(tl.bfloat16,) * 4, is_pure=True, pack=2
+            )
     return v0, v1, v2, v3
