@@ -6,7 +6,7 @@ Nothing depends on the data on the host's side: buffers and grids have the size 
 
 # Kernels are functions of tiles, for which Python has no types; their names are those of the formulas.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-# ruff: noqa: ANN001, ANN201, ANN202
+# ruff: noqa: ANN001, ANN202
 
 from __future__ import annotations
 

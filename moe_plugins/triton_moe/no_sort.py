@@ -6,7 +6,7 @@ tensor cores to do, and what counts is many small loads in flight. An expert tha
 
 # Kernels are functions of tiles, for which Python has no types; their names are those of the formulas.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-# ruff: noqa: ANN001, ANN201, ANN202
+# ruff: noqa: ANN001, ANN202, E741
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from moe_plugins.triton_moe.launch import launch
 class NoSortConfig(NamedTuple):
     """Tiles of the two kernels."""
 
-    up_neurons: int = 4
+    up_neurons: int = 2
     """Neurons of a program; gate and up rows of each."""
     up_block: int = 2048
     """Most of H that is in registers at once."""
     up_warps: int = 4
     down_columns: int = 1
     """Output columns of a program, of one token and all its experts."""
-    down_block: int = 1024
+    down_block: int = 512
     """Most of I that is in registers at once, for each of the experts."""
-    down_warps: int = 4
+    down_warps: int = 2
 
 
 def run(
@@ -80,11 +80,11 @@ def run(
 def _rows(w, at_N, is_row_N, k, K: tl.constexpr, BLOCK: tl.constexpr):
     """Tile ``[N, BLOCK]`` of weight rows that start at `at_N`, from column `k` on."""
     kk = k + tl.arange(0, BLOCK)
-    if K % BLOCK == 0:
-        mask = is_row_N[:, None] & (kk >= 0)[None, :]
-    else:
-        mask = is_row_N[:, None] & (kk < K)[None, :]
-    return tl.load(w + at_N[:, None] + kk[None, :], mask=mask, other=0.0, eviction_policy="evict_first")
+    is_column = kk >= 0 if K % BLOCK == 0 else kk < K
+    return tl.load(
+        w + at_N[:, None] + kk[None, :],
+        mask=is_row_N[:, None] & is_column[None, :], other=0.0, eviction_policy="evict_first",
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["slot_start"])

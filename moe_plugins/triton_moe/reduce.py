@@ -2,7 +2,7 @@
 
 # Kernels are functions of tiles, for which Python has no types; their names are those of the formulas.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-# ruff: noqa: ANN001, ANN201, ANN202
+# ruff: noqa: ANN001, ANN202
 
 from __future__ import annotations
 

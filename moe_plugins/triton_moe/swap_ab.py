@@ -6,7 +6,7 @@ or 64 columns instead of the 64 rows that the tensor cores want of the other ope
 
 # Kernels are functions of tiles, for which Python has no types; their names are those of the formulas.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-# ruff: noqa: ANN001, ANN201, ANN202
+# ruff: noqa: ANN001, ANN202, E741
 
 from __future__ import annotations
 

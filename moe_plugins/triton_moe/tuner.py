@@ -18,37 +18,41 @@ TALL: Final = 4
 
 _UNSORTED: Final[tuple[Config, ...]] = (
     {},
-    {"up_neurons": 2},
-    {"up_neurons": 8},
-    {"up_neurons": 2, "up_warps": 2},
-    {"up_neurons": 8, "up_warps": 8},
-    {"down_columns": 2},
-    {"down_warps": 2},
-    {"down_columns": 2, "down_warps": 8},
+    {"up_neurons": 4, "up_block": 4096},
+    {"up_neurons": 4},
+    {"down_block": 1024},
+    {"down_block": 1024, "down_warps": 4},
+    {"down_block": 2048, "down_warps": 4},
+    {"down_columns": 4, "down_block": 256, "down_warps": 4},
 )
-_SWAPPED: Final[tuple[Config, ...]] = (
-    {"stages": 4},
-    {"block": 64, "stages": 5},
-    {"columns": 128, "block": 64},
-    {"columns": 128, "warps": 8},
+_NARROW: Final[Config] = {"block": 64, "stages": 4}
+_WIDE: Final[Config] = {"columns": 128}
+_SWAPPED: Final[tuple[tuple[Config, Config], ...]] = (
+    ({}, {}),
+    ({}, _WIDE),
+    ({}, {"stages": 4}),
+    ({"block": 64}, _WIDE),
+    ({"block": 64}, {"stages": 4}),
+    (_NARROW, _WIDE),
+    (_NARROW, {**_WIDE, **_NARROW}),
+    (_NARROW, {"block": 64, "stages": 5}),
+    ({"columns": 32, "stages": 4}, {"stages": 4}),
 )
+_TALL: Final[Config] = {"mixed": True, "stages": 4}
 _TILED: Final[tuple[tuple[Config, Config], ...]] = (
-    ({"rows": 64, "warps": 4}, {"rows": 64, "warps": 4}),
-    ({"rows": 64, "warps": 4, "stages": 4}, {"rows": 64, "warps": 4, "stages": 4}),
-    ({"rows": 64}, {"rows": 64, "columns": 256}),
-    ({"mixed": True}, {"mixed": True}),
-    ({"mixed": True}, {"mixed": True, "columns": 256}),
-    ({"mixed": True, "stages": 4}, {"mixed": True, "columns": 256, "stages": 4}),
+    (_TALL, {**_TALL, "columns": 256}),
+    (_TALL, {"columns": 256, "persistent": True, "stages": 4}),
+    ({**_TALL, "group": 16}, {**_TALL, "columns": 256}),
+    ({**_TALL, "group": 16}, {"columns": 256, "persistent": True, "stages": 4}),
+    ({**_TALL, "align": 128}, {"align": 128, "columns": 256, "persistent": True, "stages": 4}),
     ({"align": 128}, {"align": 128, "columns": 256, "persistent": True, "stages": 4}),
-    ({"align": 128, "stages": 4}, {"align": 128, "persistent": True, "stages": 4}),
+    ({"rows": 64, "warps": 4}, {"rows": 64, "columns": 256, "warps": 4}),
 )
 _IN_GLUON: Final[tuple[tuple[Config, Config], ...]] = (
     ({}, {}),
-    ({"columns": 128, "stages": 6}, {}),
     ({}, {"columns": 128, "stages": 6}),
-    ({"columns": 128, "stages": 6}, {"columns": 128, "stages": 6}),
-    ({"group": 16}, {"group": 16}),
     ({"lead": 1}, {"lead": 1}),
+    ({"group": 16}, {"group": 16}),
 )
 
 
@@ -102,18 +106,17 @@ def _tiles(path: str, shape: Shape, tokens: int) -> Iterator[dict[str, Any]]:
     if path == NO_SORT:
         yield from map(dict, _UNSORTED)
     elif path == SWAP_AB:
-        base, *higher = ({"rows": rows} for rows in _heights(shape, tokens))
-        yield from ({"up": rows, "down": rows} for rows in (base, *higher))
-        for config in _SWAPPED:
-            yield {"up": {**base, **config}, "down": base}
-            yield {"up": base, "down": {**base, **config}}
+        for rows in _heights(shape, tokens):
+            for up, down in _SWAPPED:
+                yield {"up": {"rows": rows, **up}, "down": {"rows": rows, **down}}
     else:
         for up, down in {GROUPED: _TILED, GLUON: _IN_GLUON}[path]:
             yield {"up": dict(up), "down": dict(down)}
 
 
 def _heights(shape: Shape, tokens: int) -> list[int]:
-    """The tile that holds an expert's mean number of rows and the next one: few tiles are cut in two."""
+    """Tiles that hold an expert's mean number of rows and, if that is not far below, the next height: few tiles are
+    cut in two."""
     mean = tokens * shape.top_k / shape.experts
-    fitting = [rows for rows in (8, 16, 32, 64) if rows >= mean]
-    return fitting[:2] or [64]
+    fitting = [rows for rows in (16, 32, 64) if rows >= mean]
+    return (fitting[:1] if mean <= 4 else fitting[:2]) or [64]
