@@ -267,8 +267,20 @@ def dequantize(
     """
     if FORMAT == "int8":
         v0, v1, v2, v3 = _unpack_int8(words, TYPE, PLAIN)
-        tile = tl.join(tl.join(v0, v2), tl.join(v1, v3))
-        return tl.reshape(tl.permute(tile, [0, 2, 3, 1]), [N, 128])
+        codes = tl.permute(tl.join(tl.join(v0, v2), tl.join(v1, v3)), [0, 2, 3, 1])
+    else:
+        v0, v1, v2, v3, v4, v5, v6, v7 = _unpack_four_bits(words, scales, N, FORMAT, GROUP, TYPE, PLAIN)
+        even = tl.join(tl.join(v0, v4), tl.join(v2, v6))
+        odd = tl.join(tl.join(v1, v5), tl.join(v3, v7))
+        codes = tl.permute(tl.join(even, odd), [0, 2, 3, 4, 1])
+    return tl.reshape(codes, [N, 128])
+
+
+@triton.jit
+def _unpack_four_bits(
+    words, scales, N: tl.constexpr, FORMAT: tl.constexpr, GROUP: tl.constexpr, TYPE: tl.constexpr, PLAIN: tl.constexpr
+):
+    """Columns ``16 j …`` of a block, j = 0 … 7."""
     s0, z0 = _scale(0, scales, FORMAT, GROUP, TYPE, PLAIN)
     s1, z1 = _scale(1, scales, FORMAT, GROUP, TYPE, PLAIN)
     s2, z2 = _scale(2, scales, FORMAT, GROUP, TYPE, PLAIN)
@@ -298,9 +310,7 @@ def dequantize(
             v0, v1, v2, v3, v4, v5, v6, v7 = tl.inline_asm_elementwise(
                 _unpack_asm(FORMAT, False), _constraints(8, 34), operands, dtype=(tl.bfloat16,) * 8, is_pure=True, pack=2
             )
-    even = tl.join(tl.join(v0, v4), tl.join(v2, v6))
-    odd = tl.join(tl.join(v1, v5), tl.join(v3, v7))
-    return tl.reshape(tl.permute(tl.join(even, odd), [0, 2, 3, 4, 1]), [N, 128])
+    return v0, v1, v2, v3, v4, v5, v6, v7
 
 
 @triton.jit
