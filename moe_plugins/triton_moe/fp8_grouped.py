@@ -45,6 +45,8 @@ class Fp8GroupedConfig(NamedTuple):
     """Row tiles that sweep the columns together, so that they find each other's weights in the cache."""
     passes: int = 1
     """Of `up`: 2 makes twice the columns, one half after the other, so that their scales span both."""
+    gathers: bool = True
+    """Of `up`: tokens are gathered as they are read; otherwise they lie in rows of the map already."""
 
     @property
     def scaled(self) -> int:
@@ -63,8 +65,11 @@ def up(
     *,
     pdl: bool = False,
 ) -> None:
-    """FC1 and the activation of every row of the map, of the tokens `x`, into `h`, which is static or in groups of
-    ``config.scaled``; ``config.block`` divides the groups of `x`. Rows of `h` that are no pairs are undefined."""
+    """FC1 and the activation of every row of the map into `h`, which is static or in groups of ``config.scaled``.
+
+    `x` are tokens where `config` gathers, otherwise :func:`~moe_plugins.triton_moe.quant_rows.quantize_pairs` of them;
+    ``config.block`` divides its groups. Rows of `h` that are no pairs are undefined.
+    """
     num_local, hidden, inter = weights.w2_EHI.shape
     check_steps(weights, x, config.block)
     if not h.static and h.group != config.scaled:
@@ -74,16 +79,17 @@ def up(
         weights.fc1_EGH, [num_local * weights.halves, inter, hidden], [inter * hidden, hidden, 1],
         [weights.halves, config.columns, config.block],
     )  # fmt: skip
+    x_data = x.data if config.gathers else TensorDescriptor.from_tensor(x.data, [config.rows, config.block])
     _launch(
         _up,
         (
-            x.data, x.scales, fc1, weights.s1, weights.b1_EG, h.data, h.scales, found.pair_of_row,
+            x_data, x.scales, fc1, weights.s1, weights.b1_EG, h.data, h.scales, found.pair_of_row,
             len(x.data), len(h.data),
         ),
         found, config, config.scaled, inter, pdl,
         {
             "H": hidden, "I": inter, "K": top_k, "HALVES": weights.halves, "BLOCKS": weights.blocks, **x.meta,
-            "H_STATIC": h.static, "PASSES": config.passes, **activation_meta(activation),
+            "H_STATIC": h.static, "PASSES": config.passes, "GATHERS": config.gathers, **activation_meta(activation),
         },
     )  # fmt: skip
 
@@ -134,14 +140,18 @@ def _launch(
 
 @triton.jit
 def _neurons(
-    x, x_scales, fc1, s1, bias, token, here, e, n0, num_tokens,
+    x, x_scales, fc1, s1, bias, first, token, here, e, n0, num_tokens,
     H: tl.constexpr, I: tl.constexpr, HALVES: tl.constexpr, BLOCKS: tl.constexpr, SCALED: tl.constexpr,
     STATIC: tl.constexpr, KIND: tl.constexpr, ALPHA: tl.constexpr, BETA: tl.constexpr, CLAMP: tl.constexpr,
     AFTER: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+    GATHERS: tl.constexpr,
 ):  # fmt: skip
-    """The activation of rows `token` in neurons from `n0` on, float32 ``[BM, BN]``; zero past the last neuron."""
+    """The activation of rows `token` in neurons from `n0` on, float32 ``[BM, BN]``; zero past the last neuron.
+
+    Unless `GATHERS`, rows are `first` and those after it."""
     k = tl.arange(0, BK)
-    x_at = x + token.to(tl.int64)[:, None] * H + k[None, :]
+    if GATHERS:
+        x_at = x + token.to(tl.int64)[:, None] * H + k[None, :]
     x_scale = row_scales(x_scales, token, here, 0, num_tokens, H, SCALED, STATIC)
     gate_scale = weight_scale(s1, e * HALVES, n0, 0, I, H, BLOCKS)
     up_scale = weight_scale(s1, e * HALVES + HALVES - 1, n0, 0, I, H, BLOCKS)
@@ -150,7 +160,9 @@ def _neurons(
     else:
         acc = tl.zeros([BM, HALVES * BN], tl.float32)
     for k0 in tl.range(0, H, BK, num_stages=STAGES):
-        if H % BK == 0:
+        if not GATHERS:
+            a = x.load([first, k0])
+        elif H % BK == 0:
             a = tl.load(x_at + k0, mask=here[:, None], other=0.0)
         else:
             a = tl.load(x_at + k0, mask=here[:, None] & (k0 + k < H)[None, :], other=0.0)
@@ -191,7 +203,7 @@ def _up(
     x, x_scales, fc1, s1, bias, h, h_scales, pair_of_row, num_tokens, max_rows,
     tile_expert, tile_row, tile_rows, num_tiles, max_tiles,
     H: tl.constexpr, I: tl.constexpr, K: tl.constexpr, HALVES: tl.constexpr, BLOCKS: tl.constexpr,
-    SCALED: tl.constexpr, STATIC: tl.constexpr, H_STATIC: tl.constexpr, PASSES: tl.constexpr,
+    SCALED: tl.constexpr, STATIC: tl.constexpr, H_STATIC: tl.constexpr, PASSES: tl.constexpr, GATHERS: tl.constexpr,
     KIND: tl.constexpr, ALPHA: tl.constexpr, BETA: tl.constexpr, CLAMP: tl.constexpr, AFTER: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, GROUP: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
@@ -208,16 +220,16 @@ def _up(
     n0 = c * (PASSES * BN)
     row = first + tl.arange(0, BM)
     here = tl.arange(0, BM) < rows
-    token = tl.load(pair_of_row + row, mask=here, other=0) // K
+    token = tl.load(pair_of_row + row, mask=here, other=0) // K if GATHERS else row
     tile = _neurons(
-        x, x_scales, fc1, s1, bias, token, here, e, n0, num_tokens,
-        H, I, HALVES, BLOCKS, SCALED, STATIC, KIND, ALPHA, BETA, CLAMP, AFTER, BM, BN, BK, STAGES,
+        x, x_scales, fc1, s1, bias, first, token, here, e, n0, num_tokens,
+        H, I, HALVES, BLOCKS, SCALED, STATIC, KIND, ALPHA, BETA, CLAMP, AFTER, BM, BN, BK, STAGES, GATHERS,
     )  # fmt: skip
     scale = row_scales_of(tile, h_scales, H_STATIC)
     if PASSES == 2:
         right = _neurons(
-            x, x_scales, fc1, s1, bias, token, here, e, n0 + BN, num_tokens,
-            H, I, HALVES, BLOCKS, SCALED, STATIC, KIND, ALPHA, BETA, CLAMP, AFTER, BM, BN, BK, STAGES,
+            x, x_scales, fc1, s1, bias, first, token, here, e, n0 + BN, num_tokens,
+            H, I, HALVES, BLOCKS, SCALED, STATIC, KIND, ALPHA, BETA, CLAMP, AFTER, BM, BN, BK, STAGES, GATHERS,
         )  # fmt: skip
         scale = tl.maximum(scale, row_scales_of(right, h_scales, H_STATIC))
         store_codes(h, right, scale, row, here, n0 + BN, I)

@@ -85,7 +85,7 @@ def down(
 
 @triton.jit
 def _apart(tile, N: tl.constexpr, T: tl.constexpr):
-    """Upper and lower half of a tile ``[2 * N, T]``: mere registers where N is 64, as each thread has both."""
+    """Upper and lower half of a tile ``[2 * N, T]``: mere registers where N is 16 times the warps."""
     return tl.split(tl.permute(tl.reshape(tile, [2, N, T]), [1, 2, 0]))
 
 

@@ -32,14 +32,31 @@ FEW: Final = 512
 
 def quantize_rows(x_NK: torch.Tensor, rows: Fp8Rows, *, pdl: bool = False) -> None:
     """Fill `rows` from `x_NK` of any float type, K a multiple of 16, by group of 128 columns, by row or statically."""
-    num_rows, width = x_NK.shape
+    _launch(x_NK, None, 1, rows, pdl)
+
+
+def quantize_pairs(
+    x_TH: torch.Tensor, row_of_pair: torch.Tensor, top_k: int, rows: Fp8Rows, *, pdl: bool = False
+) -> None:
+    """As :func:`quantize_rows`, with a copy of each token in the row of each of its pairs, -1 for none.
+
+    That costs bytes, and spares the kernel that reads `rows` the gathering. Other rows stay undefined.
+    """
+    _launch(x_TH, row_of_pair, top_k, rows, pdl)
+
+
+def _launch(x: torch.Tensor, row_of_pair: torch.Tensor | None, copies: int, rows: Fp8Rows, pdl: bool) -> None:
+    num_tokens, width = x.shape
     group = rows.group or (BLOCK if rows.static else triton.next_power_of_2(width))
     groups = GROUPS if group == BLOCK else 1
-    tokens = TOKENS if num_rows > FEW and group == BLOCK else 1
+    tokens = TOKENS if num_tokens > FEW and group == BLOCK else 1
     launch(
-        _quantize, (triton.cdiv(num_rows, tokens), triton.cdiv(width, group * groups)),
-        (x_NK, rows.data, rows.scales, num_rows),
-        {"K": width, "GROUP": group, "GROUPS": groups, "TOKENS": tokens, "STATIC": rows.static, "PDL": pdl},
+        _quantize, (triton.cdiv(num_tokens, tokens), triton.cdiv(width, group * groups)),
+        (x, row_of_pair, rows.data, rows.scales, num_tokens, len(rows.data)),
+        {
+            "K": width, "GROUP": group, "GROUPS": groups, "TOKENS": tokens, "COPIES": copies, "STATIC": rows.static,
+            "PDL": pdl,
+        },
         num_warps=8 if tokens > 1 or group > 4096 else 4, pdl=pdl,
     )  # fmt: skip
 
@@ -68,10 +85,10 @@ def _nearest(x):
     return ((x / step + 12582912.0) - 12582912.0) * step  # 1.5 * 2 ** 23: float32 is whole from there on
 
 
-@triton.jit(do_not_specialize=["num_rows"])
+@triton.jit(do_not_specialize=["num_tokens", "num_rows"])
 def _quantize(
-    x, codes, scales, num_rows, K: tl.constexpr, GROUP: tl.constexpr, GROUPS: tl.constexpr, TOKENS: tl.constexpr,
-    STATIC: tl.constexpr, PDL: tl.constexpr,
+    x, row_of_pair, codes, scales, num_tokens, num_rows, K: tl.constexpr, GROUP: tl.constexpr, GROUPS: tl.constexpr,
+    TOKENS: tl.constexpr, COPIES: tl.constexpr, STATIC: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     if PDL:
         gdc_wait()
@@ -79,14 +96,19 @@ def _quantize(
     t = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     g = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
     k = g[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
-    at = t.to(tl.int64)[:, None, None] * K + k[None, :, :]
-    here = (t < num_rows)[:, None, None] & (k < K)[None, :, :]
-    values = tl.load(x + at, mask=here, other=0.0).to(tl.float32)
+    is_token = t < num_tokens
+    here = is_token[:, None, None] & (k < K)[None, :, :]
+    values = tl.load(x + t.to(tl.int64)[:, None, None] * K + k[None, :, :], mask=here, other=0.0).to(tl.float32)
     if STATIC:
         found = to_e4m3(values, tl.load(scales))
     else:
         scale = scale_of(values, 2)
         found = to_e4m3(values, scale[:, :, None])
-        kept = (t < num_rows)[:, None] & (g * GROUP < K)[None, :]
-        tl.store(scales + g.to(tl.int64)[None, :] * num_rows + t[:, None], scale, mask=kept)
-    tl.store(codes + at, found, mask=here)
+    for copy in tl.static_range(COPIES):
+        row = t if row_of_pair is None else tl.load(row_of_pair + t * COPIES + copy, mask=is_token, other=-1)
+        kept = is_token & (row >= 0)
+        row = row.to(tl.int64)
+        tl.store(codes + row[:, None, None] * K + k[None, :, :], found, mask=kept[:, None, None] & (k < K)[None, :, :])
+        if not STATIC:
+            at = scales + g.to(tl.int64)[None, :] * num_rows + row[:, None]
+            tl.store(at, scale, mask=kept[:, None] & (g * GROUP < K)[None, :])

@@ -12,7 +12,7 @@ from moe_plugins.triton_moe.expert_map import map_experts
 from moe_plugins.triton_moe.fp8_grouped import Fp8GroupedConfig
 from moe_plugins.triton_moe.fp8_weights import Fp8Rows, Fp8Weights
 from moe_plugins.triton_moe.no_sort import NoSortConfig
-from moe_plugins.triton_moe.quant_rows import quantize_rows
+from moe_plugins.triton_moe.quant_rows import quantize_pairs, quantize_rows
 from moe_plugins.triton_moe.swap_ab import SwapConfig
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -29,6 +29,7 @@ KERNELS = {
     "swap_ab, 128 columns": (fp8_swap_ab, SwapConfig(rows=8, columns=128), SwapConfig(rows=8, columns=32)),
     "grouped": (fp8_grouped, Fp8GroupedConfig(), Fp8GroupedConfig(columns=128, block=64)),
     "grouped, two passes": (fp8_grouped, Fp8GroupedConfig(passes=2), Fp8GroupedConfig(columns=128)),
+    "grouped, of rows": (fp8_grouped, Fp8GroupedConfig(gathers=False), Fp8GroupedConfig(block=64, group=1)),
     "grouped, rows 128": (
         fp8_grouped, Fp8GroupedConfig(rows=128, columns=128, group=1), Fp8GroupedConfig(rows=128, columns=128),
     ),
@@ -95,12 +96,16 @@ class Case:
     def up(self, kernels, config):
         """h of the pairs, and what it should be."""
         found = self._map(config)
-        x = self.rows(*self.x.shape, 128 if self.blocks else 0)
-        quantize_rows(self.x, x)
+        gathers, group = getattr(config, "gathers", True), 128 if self.blocks else 0
+        x = self.rows(len(self.x) if gathers else found.max_rows, self.hidden, group)
+        if gathers:
+            quantize_rows(self.x, x)
+        else:
+            quantize_pairs(self.x, found.row_of_pair, 2, x)
         h = self.rows(found.max_rows, self.inter, getattr(config, "scaled", config.columns))
         kernels.up(x, found, self.weights, self.activation, 2, h, config)
-        tokens = _values(x)
-        expected = torch.stack([self._neurons(tokens[pair // 2], e) for pair, e in self.pairs])
+        tokens = _values(x)[[pair // 2 for pair, _ in self.pairs] if gathers else self._rows_of_pairs(found)]
+        expected = torch.stack([self._neurons(token, e) for token, (_, e) in zip(tokens, self.pairs, strict=True)])
         return _values(h)[self._rows_of_pairs(found)], _rounded(expected, h)
 
     def down(self, kernels, config):
@@ -185,6 +190,26 @@ def test_sizes(name, hidden, inter):
     case = Case(hidden, inter, bias=True)
     assert_close(*case.up(kernels, up), CODES_TOLERANCE)
     assert_close(*case.down(kernels, down), TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ["swap_ab", "grouped"])
+def test_no_tile_writes_rows_of_the_next_expert(name):
+    """Where programs run one after another the next expert would repair the damage, so the last one is looked at."""
+    kernels, config, down = KERNELS[name]
+    case = Case(128, 64, counts=(18, 2))
+    found = case._map(config)
+    h = case.rows(found.max_rows, 64, 64)
+    h.scales.fill_(torch.nan)
+    h.data.fill_(torch.nan)
+    x = case.rows(*case.x.shape, 128)
+    quantize_rows(case.x, x)
+    kernels.up(x, found, case.weights, SWIGLU, 2, h, config)
+    y = torch.full((found.max_rows, 128), torch.nan, dtype=torch.float16, device=DEVICE)
+    kernels.down(h, found, case.weights, y, down)
+    first_foreign = int(found.offsets[-1]) + 2
+    assert first_foreign < found.max_rows
+    assert h.data.float()[first_foreign:].isnan().all()
+    assert y[first_foreign:].isnan().all()
 
 
 ACTIVATIONS = [

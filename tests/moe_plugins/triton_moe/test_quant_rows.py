@@ -6,7 +6,7 @@ import torch
 from moe_core.quantization import Element, Format, ScaleType, quantize
 from moe_core.testing.numerics import assert_bitwise_equal, assert_close
 from moe_plugins.triton_moe.fp8_weights import Fp8Rows
-from moe_plugins.triton_moe.quant_rows import FEW, quantize_rows
+from moe_plugins.triton_moe.quant_rows import FEW, quantize_pairs, quantize_rows
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TOLERANCE = 1e-3
@@ -40,6 +40,19 @@ def test_many_rows():
     rows = Fp8Rows.empty(FEW + 3, 256, x.device)
     quantize_rows(x, rows)
     assert_close(_values(rows), quantize(x, Format(Element.E4M3, ScaleType.FLOAT, (1, 128))).dequantize(), TOLERANCE)
+
+
+@pytest.mark.parametrize("group", [128, 0], ids=["groups", "rows"])
+def test_pairs(group):
+    x = _random(3, 144)
+    row_of_pair = torch.tensor([4, -1, 0, 2, -1, -1], dtype=torch.int32, device=DEVICE)
+    rows = Fp8Rows.empty(5, 144, x.device, group=group)
+    rows.data.fill_(torch.nan)
+    quantize_pairs(x, row_of_pair, 2, rows)
+    tokens = Fp8Rows.empty(3, 144, x.device, group=group)
+    quantize_rows(x, tokens)
+    assert_bitwise_equal(_values(rows)[[4, 0, 2]], _values(tokens)[[0, 1, 1]])
+    assert rows.data.float()[[1, 3]].isnan().all()
 
 
 def test_static_saturates():
