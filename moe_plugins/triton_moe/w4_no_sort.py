@@ -5,7 +5,7 @@ Even one row goes through the tensor cores: to unpack four-bit codes takes most 
 
 # Kernels are functions of tiles, for which Python has no types; their names are those of the formulas.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-# ruff: noqa: ANN001, ANN201, ANN202, E741
+# ruff: noqa: ANN001, ANN202, E741
 
 from __future__ import annotations
 

@@ -130,16 +130,15 @@ def _prepare_expert(matrix: QuantizedTensor, words: WordFormat, dtype: torch.dty
     if words.kind == FP4:
         byte, lost = _scale_bytes(groups)
         codes = codes.masked_fill(lost.repeat_interleave(words.group, dim=-1)[:, :columns], 0)
-        scales = byte.unflatten(-1, (-1, 4)).contiguous().view(torch.int32)[..., 0]
+        scales = byte.contiguous().view(torch.int32)
     else:
         zero = None if matrix.zero is None else _groups(matrix.zero.float(), columns, words, matrix.format)
         scales = _float_words(groups, zero, words.group, dtype)
     if matrix.global_scale is not None:
         row_scale = row_scale * matrix.global_scale.float().flatten()
     blocks = num_word_blocks(columns)
-    return W4Matrix(
-        pack_words(codes, words.kind), scales.unflatten(-1, (blocks, -1)).permute(1, 2, 0).contiguous(), row_scale
-    )
+    by_block = scales.reshape(rows, blocks, -1).permute(1, 2, 0)
+    return W4Matrix(pack_words(codes, words.kind), by_block.contiguous(), row_scale)
 
 
 def _power_of_two(x: torch.Tensor) -> torch.Tensor:
@@ -171,5 +170,5 @@ def _float_words(scale: torch.Tensor, zero: torch.Tensor | None, group: int, dty
     elif group == BLOCK.value:
         pairs = torch.stack([scale, scale], dim=-1)
     else:
-        pairs = scale.unflatten(-1, (-1, 2))
-    return pairs.to(dtype).contiguous().view(torch.int32)[..., 0]
+        pairs = scale
+    return pairs.flatten(1).to(dtype).contiguous().view(torch.int32)

@@ -74,23 +74,21 @@ def num_word_blocks(columns: int) -> int:
 
 
 def pack_words(codes: torch.Tensor, kind: str) -> torch.Tensor:
-    """Codes uint8 ``[..., N, K]`` as int32 words ``[..., N, blocks * words of a block]``; padded with zero bits, of which
-    finite values become.
+    """Codes uint8 ``[..., N, K]`` as int32 words ``[..., N, blocks * words of a block]``.
 
-    Codes of int8 are biased by 128.
+    Codes of int8 are biased by 128. Padding is zero bits, of which finite values become.
     """
-    blocks = num_word_blocks(codes.shape[-1])
-    padded = F.pad(codes, (0, blocks * BLOCK.value - codes.shape[-1]))
+    *outer, columns = codes.shape
+    blocks = num_word_blocks(columns)
+    padded = F.pad(codes, (0, blocks * BLOCK.value - columns))
     if kind == INT8:
-        by_byte = padded.unflatten(-1, (blocks, 4, 32)).transpose(-1, -2)
+        by_byte = padded.reshape(*outer, blocks, 4, 32).transpose(-1, -2)
         return by_byte.contiguous().view(torch.int32).flatten(-3)
-    by_half = padded.unflatten(-1, (blocks, 2, 4, PAIRS, 2)).int()  # block, word, code of a half, pair, half
-    positions = _POSITIONS[FP4 if kind == FP4 else INT4]
-    halves = sum(
-        (by_half[..., code, :, :] >> bit & 1) << position
-        for code, places in enumerate(positions)
-        for bit, position in enumerate(places)
-    )
+    by_half = padded.reshape(*outer, blocks, 2, 4, PAIRS, 2).int()  # block, word, code of a half, pair, half
+    halves = torch.zeros_like(by_half[..., 0, :, :])
+    for code, places in enumerate(_POSITIONS[FP4 if kind == FP4 else INT4]):
+        for bit, position in enumerate(places):
+            halves |= (by_half[..., code, :, :] >> bit & 1) << position
     words = halves[..., 0] | halves[..., 1] << 16
     return words.transpose(-1, -2).flatten(-3).contiguous()
 
@@ -115,7 +113,8 @@ def _scale_asm(kind: str, index: int, half: bool) -> str:
         return f"prmt.b32 $0, $1, 0, {'0x3232' if index else '0x1010'};"
     # The code is missing 2 ** 126 or, in float16, 2 ** 14: here the exponent has it.
     factor, bias = (128, 0x0400) if half else (16, 0x7080)
-    return f"{{ .reg .b32 t; prmt.b32 t, $1, 0, 0x4{index}4{index}; mad.lo.u32 $0, t, {factor}, 0x{bias:04x}{bias:04x}; }}"
+    byte = f"prmt.b32 t, $1, 0, 0x4{index}4{index};"
+    return f"{{ .reg .b32 t; {byte} mad.lo.u32 $0, t, {factor}, 0x{bias:04x}{bias:04x}; }}"
 
 
 @triton.constexpr_function
@@ -126,7 +125,7 @@ def _unpack_asm(kind: str, half: bool) -> str:
     pairs of neighbours.
     """
     if kind == "int8":
-        return _unpack_int8_asm(half)
+        return str(_unpack_int8_asm(half))
     unpack = _unpack_fp4_asm if kind == "fp4" else _unpack_int4_asm
     lines = [".reg .b32 t, u, c;"]
     for word in range(2):
@@ -202,10 +201,7 @@ def _constraints(outputs: int, inputs: int) -> str:
 def load_scales(at_N, stride, is_row_N, FORMAT: tl.constexpr, GROUP: tl.constexpr, ALL: tl.constexpr):
     """The words of scales of one block, a tensor ``[N]`` each, four at most, `stride` apart from `at_N` on."""
     COUNT: tl.constexpr = scale_words(FORMAT, GROUP)
-    if COUNT == 0:
-        first = tl.full(at_N.shape, 0, tl.int32)
-    else:
-        first = _load_words(at_N, is_row_N, ALL)
+    first = tl.full(at_N.shape, 0, tl.int32) if COUNT == 0 else _load_words(at_N, is_row_N, ALL)
     second, third, fourth = first, first, first
     if COUNT > 1:
         second = _load_words(at_N + stride, is_row_N, ALL)
@@ -217,11 +213,7 @@ def load_scales(at_N, stride, is_row_N, FORMAT: tl.constexpr, GROUP: tl.constexp
 
 @triton.jit
 def _load_words(pointers, mask, ALL: tl.constexpr):
-    if ALL:
-        words = tl.load(pointers)
-    else:
-        words = tl.load(pointers, mask=mask, other=0)
-    return words
+    return tl.load(pointers) if ALL else tl.load(pointers, mask=mask, other=0)
 
 
 @triton.jit
@@ -233,7 +225,7 @@ def _scale(J: tl.constexpr, words, FORMAT: tl.constexpr, GROUP: tl.constexpr, TY
     if PLAIN:
         scale, zero = _plain_scale(word, INDEX % PER_WORD, FORMAT, TYPE)
     else:
-        HALF: tl.constexpr = TYPE == tl.float16
+        HALF: tl.constexpr = tl.float16 == TYPE
         ASM: tl.constexpr = _scale_asm(FORMAT, INDEX % PER_WORD, HALF)
         scale = tl.inline_asm_elementwise(ASM, "=r,r", [word], dtype=tl.int32, is_pure=True, pack=1)
         zero = scale
@@ -253,7 +245,7 @@ def _plain_scale(word, INDEX: tl.constexpr, FORMAT: tl.constexpr, TYPE: tl.const
         scale = (word >> (16 * INDEX)).to(tl.int16).to(TYPE, bitcast=True).to(tl.float32)
         if FORMAT == "int4_zero":
             zero = (word >> 16).to(tl.int16).to(TYPE, bitcast=True).to(tl.float32)
-            zero -= 1024.0 if TYPE == tl.float16 else 128.0
+            zero -= 1024.0 if tl.float16 == TYPE else 128.0
     return scale, zero
 
 
@@ -300,15 +292,16 @@ def _unpack_four_bits(
         v6 = _plain_code(high, 2, s6, z6, FORMAT, TYPE)
         v7 = _plain_code(high, 3, s7, z7, FORMAT, TYPE)
     else:
+        REGISTERS: tl.constexpr = _constraints(8, 34)
         operands = [words, s0, s1, s2, s3, s4, s5, s6, s7, z0, z1, z2, z3, z4, z5, z6, z7]
         # Types of the outputs have to be literal.
-        if TYPE == tl.float16:
+        if tl.float16 == TYPE:
             v0, v1, v2, v3, v4, v5, v6, v7 = tl.inline_asm_elementwise(
-                _unpack_asm(FORMAT, True), _constraints(8, 34), operands, dtype=(tl.float16,) * 8, is_pure=True, pack=2
+                _unpack_asm(FORMAT, True), REGISTERS, operands, dtype=(tl.float16,) * 8, is_pure=True, pack=2
             )
         else:
             v0, v1, v2, v3, v4, v5, v6, v7 = tl.inline_asm_elementwise(
-                _unpack_asm(FORMAT, False), _constraints(8, 34), operands, dtype=(tl.bfloat16,) * 8, is_pure=True, pack=2
+                _unpack_asm(FORMAT, False), REGISTERS, operands, dtype=(tl.bfloat16,) * 8, is_pure=True, pack=2
             )
     return v0, v1, v2, v3, v4, v5, v6, v7
 
@@ -340,7 +333,7 @@ def _unpack_int8(words, TYPE: tl.constexpr, PLAIN: tl.constexpr):
         v2 = (((words >> 16) & 0xFF) - 128).to(TYPE)
         v3 = (((words >> 24) & 0xFF) - 128).to(TYPE)
     else:
-        if TYPE == tl.float16:
+        if tl.float16 == TYPE:
             v0, v1, v2, v3 = tl.inline_asm_elementwise(
                 _unpack_asm("int8", True), _constraints(4, 2), [words], dtype=(tl.float16,) * 4, is_pure=True, pack=2
             )

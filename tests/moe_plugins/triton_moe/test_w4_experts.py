@@ -28,25 +28,26 @@ FORMATS = {
     "int4 128 with zero points": (Format(Element.INT4, ScaleType.FLOAT, (1, 128)), True),
     "int8": (INT8_ROWS, False),
 }
-SMALL = W4NoSortConfig(up_rows=32, up_stages=2, up_warps=2, down_columns=8, down_stages=2, down_warps=2)
+FEW_PROGRAMS = W4NoSortConfig(up_rows=128, down_columns=64)
 TILES = {
-    "rows 8": W4SwapConfig(8, 64, 2),
-    "rows 16": W4SwapConfig(16, 64, 2),
-    "rows 32, short 8": W4SwapConfig(32, 128, 2, short=8, group=2),
+    "rows 8": W4SwapConfig(8, 128),
+    "rows 16": W4SwapConfig(16, 64),
+    "rows 32, short 8": W4SwapConfig(32, 128, short=8, group=2),
 }
 
 
 class Layer:
     """Experts, and tokens that choose some of them; what they should become is computed in float32."""
 
-    def __init__(self, format_, zero=False, sizes=(5, 256, 128), activation=SWIGLU, bias=False, tokens=3, top_k=3):
+    def __init__(self, format_, zero=False, sizes=(4, 256, 128), activation=SWIGLU, bias=False, tokens=3, top_k=3):
         generator = torch.Generator().manual_seed(0)
 
         def randn(*shape, scale=1.0):
             return torch.randn(shape, generator=generator) * scale
 
         def matrix(*shape):
-            quantized = (quantize_with_zero_points if zero else quantize)(randn(*shape, scale=shape[-1] ** -0.5), format_)
+            values = randn(*shape, scale=shape[-1] ** -0.5)
+            quantized = quantize_with_zero_points(values, format_) if zero else quantize(values, format_)
             return quantized.map(lambda part: part.to(DEVICE))
 
         (experts, hidden, inter), self.activation = sizes, activation
@@ -91,7 +92,7 @@ class Layer:
             out[token] += self.scales[token, k] * self.pair(token, k)[1]
         return out
 
-    def run(self, config=SMALL):
+    def run(self, config=FEW_PROGRAMS):
         num_pairs, inter = self.ids.numel(), self.prepared.sizes[2]
         h = torch.full((num_pairs, inter), torch.nan, dtype=torch.float16, device=DEVICE)
         out = torch.full_like(self.x, torch.nan)
