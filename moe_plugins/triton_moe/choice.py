@@ -15,22 +15,22 @@ from moe_core.contract.partition import expert_partition
 from moe_core.contract.problem import MoEProblem
 from moe_core.contract.tuning import Tuning
 from moe_core.contract.vocabulary import DType
-from moe_plugins.triton_moe.cost import MULTIPROCESSORS, Rates, Shape, no_sort, tiled
+from moe_plugins.triton_moe.cost import MULTIPROCESSORS, Shape
+from moe_plugins.triton_moe.formats import NONE, format_name
+from moe_plugins.triton_moe.options import GLUON as GLUON
+from moe_plugins.triton_moe.options import GROUPED as GROUPED
+from moe_plugins.triton_moe.options import NO_SORT as NO_SORT
+from moe_plugins.triton_moe.options import PATHS as PATHS
+from moe_plugins.triton_moe.options import SWAP_AB as SWAP_AB
+from moe_plugins.triton_moe.options import options, paths_of
+from moe_plugins.triton_moe.options import predicted as predicted
 from moe_plugins.triton_moe.table import Entry, Table
-
-NO_SORT: Final = "no_sort"
-SWAP_AB: Final = "swap_ab"
-GROUPED: Final = "grouped"
-GLUON: Final = "grouped_gluon"
-PATHS: Final = (NO_SORT, SWAP_AB, GROUPED, GLUON)
 
 GLUON_VERSIONS: Final = ("3.6",)
 """Of Triton, whose Gluon the kernel is written for."""
 MOST_UNSORTED: Final = 64
 """Tokens up to which the path without a map is considered."""
 
-_SWAP_ROWS: Final = {8: 120e6, 16: 200e6, 32: 300e6, 64: 330e6}
-"""Operations a microsecond by rows of a tile."""
 _TABLES: Final = {
     (table.device, table.triton): table
     for path in sorted((Path(__file__).parent / "tables").glob("*.json"))
@@ -69,7 +69,8 @@ def machine_of(device: str, multiprocessors: int | None, triton: str | None) -> 
 def usable(paths: Sequence[str], machine: Machine, shape: Shape) -> tuple[str, ...]:
     """Those of `paths` that run here."""
     gluon = machine.triton in GLUON_VERSIONS and shape.hidden % 64 == 0
-    return tuple(path for path in paths if path != GLUON or gluon)
+    there = paths_of(shape)
+    return tuple(path for path in paths if path in there and (path != GLUON or gluon))
 
 
 def add_table(path: str | Path) -> None:
@@ -100,9 +101,9 @@ def plan(machine: Machine, shape: Shape, tokens: int, paths: tuple[str, ...] = P
         return min(measured, key=lambda choice: choice.microseconds)
     key = _key(machine.device, shape, tokens, machine.triton)
     note = lacks or f"no entry near E{shape.experts} H{shape.hidden} I{shape.inner} K{shape.top_k}"
-    options = [option for path in fitting for option in _options(path, machine, shape, tokens)]
-    microseconds, path, config = min(options, key=lambda option: option[0])
-    return Choice(path, config, "cost_model", key, microseconds, note)
+    known = [option for path in fitting for option in options(path, shape, tokens, machine.multiprocessors)]
+    best = min(known, key=lambda option: option.microseconds)
+    return Choice(best.path, best.config, "cost_model", key, best.microseconds, note)
 
 
 def _table(machine: Machine) -> tuple[Table | None, str]:
@@ -132,34 +133,10 @@ def _measured(entry: Entry, machine: Machine, shape: Shape, tokens: int, lacks: 
     )
 
 
-def predicted(path: str, shape: Shape, tokens: int, multiprocessors: int) -> float:
-    """Microseconds of a path with the tiles that the cost model would take."""
-    machine = Machine("", multiprocessors, "")
-    return min(option[0] for option in _options(path, machine, shape, tokens))
-
-
-def _options(path: str, machine: Machine, shape: Shape, tokens: int) -> list[tuple[float, str, dict[str, Any]]]:
-    sms = machine.multiprocessors
-    if path == NO_SORT:
-        return [(no_sort(shape, tokens, sms), path, {})]
-    if path == SWAP_AB:
-        return [
-            (tiled(shape, tokens, rows, Rates(rate, 9.0), sms), path, {"up": {"rows": rows}, "down": {"rows": rows}})
-            for rows, rate in _SWAP_ROWS.items()
-        ]
-    if path == GLUON:
-        return [(tiled(shape, tokens, 128, Rates(700e6, 12.0), sms), path, {})]
-    short = {"rows": 64, "warps": 4}
-    mixed = {"mixed": True}
-    return [
-        (tiled(shape, tokens, 64, Rates(480e6, 11.0), sms), path, {"up": short, "down": short}),
-        (tiled(shape, tokens, 128, Rates(600e6, 11.0), sms), path, {"up": mixed, "down": mixed}),
-    ]
-
-
 def _key(device: str, shape: Shape, tokens: int, triton: str) -> str:
     sizes = f"E{shape.experts} H{shape.hidden} I{shape.inner} K{shape.top_k}{'' if shape.gated else ' not gated'}"
-    return f"{device} {shape.dtype} {sizes}, {tokens} token{'s'[: tokens != 1]}, triton {triton}"
+    stored = "" if shape.format == NONE else f" {shape.format}"
+    return f"{device} {shape.dtype}{stored} {sizes}, {tokens} token{'s'[: tokens != 1]}, triton {triton}"
 
 
 def reaching(rows: int, num_local: int, num_slots: int) -> int:
@@ -181,12 +158,15 @@ def tuning(paths: tuple[str, ...], problem: MoEProblem, deployment: MoEDeploymen
 
 
 def _shape(problem: MoEProblem, deployment: MoEDeployment) -> Shape | None:
-    """The fullest rank's; ``None`` where a size is unknown, or no rank could have its share."""
+    """The fullest rank's; ``None`` where a size or the format is unknown, or no rank could have its share."""
     hidden, inner, experts, top_k = (
         problem.hidden_size, problem.intermediate_size, problem.num_experts, problem.top_k
     )  # fmt: skip
     num_slots = deployment.num_slots or experts
-    if hidden is None or inner is None or num_slots is None or top_k is None or num_slots < deployment.ep_size:
+    stored = None if problem.quant is None else format_name(problem.quant, problem.quant_group_size)
+    if hidden is None or inner is None or num_slots is None or top_k is None or stored is None:
+        return None
+    if num_slots < deployment.ep_size:
         return None
     return Shape(
         dtype=str(problem.dtype_act or DType.BFLOAT16),
@@ -195,6 +175,7 @@ def _shape(problem: MoEProblem, deployment: MoEDeployment) -> Shape | None:
         hidden=hidden,
         inner=-(-inner // deployment.tp_size),
         gated=problem.is_gated is not False,
+        format=stored,
     )
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from typing import Final, NamedTuple
 
+from moe_plugins.triton_moe.formats import FORMATS, FP8, NONE
+
 BYTES: Final = 2
-"""Of an element of weights and activations."""
+"""Of an element of activations."""
 READ: Final = 4.2e6
 """Bytes a microsecond from memory."""
 CACHE: Final = 6.5e6
 """Bytes a microsecond from the second-level cache."""
-FMA: Final = 40e6
-"""Operations a microsecond outside of the tensor cores."""
 MULTIPROCESSORS: Final = 132
 """Of the device that the constants were fitted to."""
 SHARPNESS: Final = 4
@@ -34,6 +34,13 @@ class Shape(NamedTuple):
     inner: int
     """Intermediate size on this rank."""
     gated: bool
+    format: str = NONE
+    """Of the weights, a name in :data:`~moe_plugins.triton_moe.formats.FORMATS`."""
+
+    @property
+    def kernels(self) -> str:
+        """Those that read the format."""
+        return FORMATS[self.format].kernels
 
     @property
     def halves(self) -> int:
@@ -44,6 +51,11 @@ class Shape(NamedTuple):
     def weights(self) -> int:
         """Elements of one expert's matrices."""
         return (self.halves + 1) * self.hidden * self.inner
+
+    @property
+    def weight_bytes(self) -> float:
+        """Of one expert's matrices."""
+        return self.weights * FORMATS[self.format].bits / 8
 
     def used(self, tokens: int) -> float:
         """Experts that `tokens` are expected to reach."""
@@ -62,16 +74,6 @@ class Shape(NamedTuple):
         return self.used(tokens) + self.experts * further
 
 
-def no_sort(shape: Shape, tokens: int, multiprocessors: int = MULTIPROCESSORS) -> float:
-    """Every pair reads its expert's matrices; what was read for another pair comes from the cache."""
-    pairs = tokens * shape.top_k
-    unique = shape.used(tokens) * shape.weights * BYTES
-    again = pairs * shape.weights * BYTES - unique
-    memory = unique / READ + again / CACHE
-    arithmetic = 2 * pairs * shape.weights / (FMA * multiprocessors / MULTIPROCESSORS)
-    return _longer(memory, arithmetic) + 5.0
-
-
 class Rates(NamedTuple):
     """What the kernels of a path reach."""
 
@@ -81,12 +83,23 @@ class Rates(NamedTuple):
     """Microseconds of ramps, map and gaps."""
 
 
+def no_sort(shape: Shape, tokens: int, rates: Rates, multiprocessors: int = MULTIPROCESSORS) -> float:
+    """Every pair reads its expert's matrices; what was read for another pair comes from the cache."""
+    pairs = tokens * shape.top_k
+    unique = shape.used(tokens) * shape.weight_bytes
+    again = pairs * shape.weight_bytes - unique
+    memory = unique / READ + again / CACHE
+    arithmetic = 2 * pairs * shape.weights / (rates.operations * multiprocessors / MULTIPROCESSORS)
+    return _longer(memory, arithmetic) + rates.fixed
+
+
 def tiled(shape: Shape, tokens: int, rows: int, rates: Rates, multiprocessors: int = MULTIPROCESSORS) -> float:
     """Two products over tiles of `rows` rows, whose rows are summed by a kernel of their own."""
     pairs, tiles = tokens * shape.top_k, shape.tiles(tokens, rows)
-    weights = max(shape.used(tokens) / READ, tiles / CACHE) * shape.weights * BYTES
+    weights = max(shape.used(tokens) / READ, tiles / CACHE) * shape.weight_bytes
     # Tokens and the activations between the products, written and read; the rows that are summed, likewise.
-    passed = (2 * tokens * shape.hidden + 2 * pairs * (shape.inner + shape.hidden)) * BYTES / READ
+    between = 1 if shape.kernels == FP8 else BYTES
+    passed = (2 * (tokens + pairs) * shape.hidden * BYTES + 2 * pairs * shape.inner * between) / READ
     arithmetic = 2 * tiles * rows * shape.weights / (rates.operations * multiprocessors / MULTIPROCESSORS)
     return _longer(weights, arithmetic) + passed + rates.fixed + _scan(pairs)
 

@@ -9,10 +9,13 @@ from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from moe_plugins.triton_moe.cost import Shape
+from moe_plugins.triton_moe.formats import FORMATS, NONE
 
 SCHEMA: Final = 1
 _SIZES: Final = ("experts", "top_k", "hidden", "intermediate")
 _KEYS: Final = frozenset({"dtype", *_SIZES, "gated", "tokens", "path", "config", "microseconds"})
+_FORMAT: Final = "format"
+"""The key that only entries of quantized weights have."""
 
 
 class TableError(ValueError):
@@ -64,6 +67,7 @@ class Table:
                 "dtype": e.shape.dtype, "experts": e.shape.experts, "top_k": e.shape.top_k, "hidden": e.shape.hidden,
                 "intermediate": e.shape.inner, "gated": e.shape.gated, "tokens": e.tokens, "path": e.path,
                 "config": dict(e.config), "microseconds": e.microseconds,
+                **({} if e.shape.format == NONE else {_FORMAT: e.shape.format}),
             }
             for e in self.entries
         ]  # fmt: skip
@@ -91,23 +95,26 @@ class Table:
 
 
 def _entry(item: Any) -> Entry:
-    if item.keys() != _KEYS:
-        odd = ", ".join(sorted(item.keys() ^ _KEYS))
+    if item.keys() - {_FORMAT} != _KEYS:
+        odd = ", ".join(sorted((item.keys() - {_FORMAT}) ^ _KEYS))
         raise ValueError(f"an entry has or lacks {odd}")
     numbers = [item[name] for name in (*_SIZES, "tokens", "microseconds")]
     if any(isinstance(n, bool) or not isinstance(n, int | float) or n <= 0 for n in numbers):
         raise ValueError(f"sizes, tokens and microseconds must be positive numbers, found {numbers}")
     if not isinstance(item["config"], dict) or not isinstance(item["gated"], bool):
         raise ValueError("config must be an object and gated a boolean")
+    if item.get(_FORMAT, NONE) not in FORMATS:
+        raise ValueError(f"format must be one of {', '.join(FORMATS)}; found {item[_FORMAT]}")
     shape = Shape(
-        str(item["dtype"]), item["experts"], item["top_k"], item["hidden"], item["intermediate"], item["gated"]
-    )
+        str(item["dtype"]), item["experts"], item["top_k"], item["hidden"], item["intermediate"], item["gated"],
+        item.get(_FORMAT, NONE),
+    )  # fmt: skip
     return Entry(shape, item["tokens"], str(item["path"]), item["config"], item["microseconds"])
 
 
 def _distance(one: Shape, other: Shape) -> float:
     """Doublings between two shapes, over all sizes; both element types are two bytes, so they count as one."""
-    if one.gated != other.gated:
+    if (one.gated, one.format) != (other.gated, other.format):
         return math.inf
     pairs = (
         (one.experts, other.experts), (one.top_k, other.top_k), (one.hidden, other.hidden), (one.inner, other.inner)

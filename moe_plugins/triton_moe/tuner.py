@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from moe_plugins.triton_moe.choice import GLUON, GROUPED, MOST_UNSORTED, NO_SORT, SWAP_AB, Machine, predicted
+from moe_plugins.triton_moe.choice import MOST_UNSORTED, Machine
 from moe_plugins.triton_moe.cost import MULTIPROCESSORS, Shape
+from moe_plugins.triton_moe.formats import PLAIN
+from moe_plugins.triton_moe.options import GLUON, GROUPED, NO_SORT, SWAP_AB, predicted
+from moe_plugins.triton_moe.quant_tiles import quantized_tiles
 from moe_plugins.triton_moe.table import Entry, Table
 
 Config = Mapping[str, Any]
@@ -103,7 +106,9 @@ def table_of(machine: Machine, shape: Shape, tuned: Sequence[tuple[int, Tuned]],
 
 
 def _tiles(path: str, shape: Shape, tokens: int) -> Iterator[dict[str, Any]]:
-    if path == NO_SORT:
+    if shape.kernels != PLAIN:
+        yield from quantized_tiles(path, shape, tokens)
+    elif path == NO_SORT:
         yield from map(dict, _UNSORTED)
     elif path == SWAP_AB:
         for rows in _heights(shape, tokens):

@@ -1,0 +1,67 @@
+"""What weights may be stored as for our kernels: names, bits, and the kernels that read them. Light: no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from moe_core.contract.memory import DEFAULT_GROUP_SIZE
+from moe_core.contract.vocabulary import QuantAlgo
+
+PLAIN: Final = "plain"
+"""Kernels that read weights of the activations' type."""
+FP8: Final = "fp8"
+"""Kernels that multiply e4m3 by e4m3."""
+WORDS: Final = "words"
+"""Kernels that unpack four- and eight-bit weights in registers."""
+
+NONE: Final = "none"
+BLOCK: Final = 128
+"""Columns that share a scale at most: wider groups of integers are several of these."""
+
+
+class WeightFormat(NamedTuple):
+    """How a matrix is stored."""
+
+    bits: float
+    """Of an element, with its share of the scales."""
+    kernels: str
+
+
+FORMATS: Final[Mapping[str, WeightFormat]] = MappingProxyType(
+    {
+        NONE: WeightFormat(16, PLAIN),
+        "fp8": WeightFormat(8, FP8),
+        "fp8_blocks": WeightFormat(8, FP8),
+        "mxfp4": WeightFormat(4.25, WORDS),
+        "nvfp4": WeightFormat(4.5, WORDS),
+        "int4_32": WeightFormat(4.5, WORDS),
+        "int4_64": WeightFormat(4.25, WORDS),
+        "int4_128": WeightFormat(4.125, WORDS),
+        "int8": WeightFormat(8, WORDS),
+    }
+)
+"""By name. Times of one format say nothing about another."""
+
+_NAMES: Final[Mapping[QuantAlgo, str]] = MappingProxyType(
+    {
+        QuantAlgo.NONE: NONE,
+        QuantAlgo.FP8: "fp8",
+        QuantAlgo.FP8_BLOCK_SCALES: "fp8_blocks",
+        QuantAlgo.W4A16_MXFP4: "mxfp4",
+        QuantAlgo.NVFP4: "nvfp4",
+        QuantAlgo.W4A16_NVFP4: "nvfp4",
+        QuantAlgo.W8A16: "int8",
+    }
+)
+_INT4: Final = (QuantAlgo.W4A16, QuantAlgo.W4A16_AWQ, QuantAlgo.W4A16_GPTQ)
+
+
+def format_name(quant: QuantAlgo, group_size: int | None) -> str | None:
+    """The name in :data:`FORMATS`; ``None`` when no kernel reads it. `group_size` is that of the problem."""
+    if quant not in _INT4:
+        return _NAMES.get(quant)
+    group = group_size or DEFAULT_GROUP_SIZE.get(quant) or BLOCK
+    name = f"int4_{BLOCK if group % BLOCK == 0 else group}"
+    return name if name in FORMATS else None

@@ -1,0 +1,115 @@
+"""The ways through each family of kernels, with tiles that the cost model knows the time of. Light: no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from moe_plugins.triton_moe.cost import MULTIPROCESSORS, Rates, Shape, no_sort, tiled
+from moe_plugins.triton_moe.formats import FP8, PLAIN, WORDS
+
+NO_SORT: Final = "no_sort"
+SWAP_AB: Final = "swap_ab"
+GROUPED: Final = "grouped"
+GLUON: Final = "grouped_gluon"
+PATHS: Final = (NO_SORT, SWAP_AB, GROUPED, GLUON)
+
+
+class Option(NamedTuple):
+    """A path with tiles, and what it should take."""
+
+    microseconds: float
+    path: str
+    config: dict[str, Any]
+
+
+class Tiles(NamedTuple):
+    """Tiles of `rows` tokens, what they reach, and the fields of the path's configs that say so."""
+
+    rows: int
+    rates: Rates
+    up: Mapping[str, Any]
+    down: Mapping[str, Any]
+
+
+_Timed = Callable[[Shape, int, int], Iterable[tuple[float, dict[str, Any]]]]
+
+
+def options(path: str, shape: Shape, tokens: int, multiprocessors: int = MULTIPROCESSORS) -> list[Option]:
+    """What `path` could run with; nothing where the kernels of the shape's format have no such path."""
+    timed = _OPTIONS[shape.kernels].get(path)
+    return (
+        [] if timed is None else [Option(time, path, config) for time, config in timed(shape, tokens, multiprocessors)]
+    )
+
+
+def predicted(path: str, shape: Shape, tokens: int, multiprocessors: int) -> float:
+    """Microseconds of a path with the tiles that the cost model would take."""
+    return min(option.microseconds for option in options(path, shape, tokens, multiprocessors))
+
+
+def paths_of(shape: Shape) -> tuple[str, ...]:
+    """The paths of the kernels that read the shape's format."""
+    return tuple(_OPTIONS[shape.kernels])
+
+
+def _unsorted(rates: Rates) -> _Timed:
+    return lambda shape, tokens, sms: [(no_sort(shape, tokens, rates, sms), {})]
+
+
+def _tiled(*several: Tiles) -> _Timed:
+    return lambda shape, tokens, sms: [
+        (tiled(shape, tokens, tiles.rows, tiles.rates, sms), _config(tiles)) for tiles in several
+    ]
+
+
+def _config(tiles: Tiles) -> dict[str, Any]:
+    return {name: dict(part) for name, part in (("up", tiles.up), ("down", tiles.down)) if part}
+
+
+def _alike(height: int, rate: float, fixed: float, **fields: Any) -> Tiles:
+    """The same tiles for both kernels."""
+    return Tiles(height, Rates(rate, fixed), fields, fields)
+
+
+def _swapped(rows: int, rate: float) -> Tiles:
+    return _alike(rows, rate, 9.0, rows=rows)
+
+
+def _fp8_swapped(rows: int, rate: float) -> Tiles:
+    return Tiles(rows, Rates(rate, 11.0), {"rows": rows, "columns": 128}, {"rows": rows})
+
+
+def _words(rows: int, rate: float, **wide: Any) -> Tiles:
+    return _alike(rows, rate, 9.0, rows=rows, **wide)
+
+
+_OPTIONS: Final[Mapping[str, Mapping[str, _Timed]]] = MappingProxyType(
+    {
+        PLAIN: {
+            NO_SORT: _unsorted(Rates(40e6, 5.0)),
+            SWAP_AB: _tiled(_swapped(8, 120e6), _swapped(16, 200e6), _swapped(32, 300e6), _swapped(64, 330e6)),
+            GROUPED: _tiled(
+                _alike(64, 480e6, 11.0, rows=64, warps=4),
+                _alike(128, 600e6, 11.0, mixed=True),
+            ),
+            GLUON: _tiled(_alike(128, 700e6, 12.0)),
+        },
+        FP8: {
+            NO_SORT: _unsorted(Rates(30e6, 5.0)),
+            SWAP_AB: _tiled(
+                _fp8_swapped(8, 150e6), _fp8_swapped(16, 250e6), _fp8_swapped(32, 380e6), _fp8_swapped(64, 420e6)
+            ),
+            GROUPED: _tiled(Tiles(64, Rates(750e6, 13.0), {"passes": 2}, {"columns": 128})),
+        },
+        WORDS: {
+            NO_SORT: _unsorted(Rates(60e6, 5.0)),
+            SWAP_AB: _tiled(
+                _words(8, 120e6), _words(16, 200e6), _words(32, 280e6), _words(64, 330e6, weight_rows=128),
+                _words(128, 400e6, weight_rows=128, warps=8, group=8),
+            ),
+        },
+    }
+)  # fmt: skip
+"""By family and path. Rates of quantized weights are estimates until they are fitted."""

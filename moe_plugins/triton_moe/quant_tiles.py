@@ -1,0 +1,70 @@
+"""Tiles of the kernels for quantized weights that are worth measuring."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from moe_plugins.triton_moe.cost import Shape
+from moe_plugins.triton_moe.formats import FP8
+from moe_plugins.triton_moe.options import NO_SORT, SWAP_AB
+
+Config = Mapping[str, Any]
+
+_FP8_UNSORTED: Final[tuple[Config, ...]] = (
+    {},
+    {"up_neurons": 4, "up_block": 4096},
+    {"up_neurons": 4},
+    {"down_block": 1024},
+    {"down_block": 2048, "down_warps": 4},
+    {"down_columns": 4, "down_block": 256, "down_warps": 4},
+)
+# What `up` gives one scale, `down` takes in steps that it divides.
+_FP8_SWAPPED: Final[tuple[tuple[Config, Config], ...]] = (
+    ({"columns": 128}, {}),
+    ({"columns": 128}, {"columns": 128}),
+    ({"columns": 128, "stages": 4}, {"stages": 4}),
+    ({}, {"block": 64, "stages": 4}),
+    ({}, {"block": 64, "columns": 128, "stages": 5}),
+)
+_FP8_TILED: Final[tuple[tuple[Config, Config], ...]] = (
+    ({"passes": 2}, {"columns": 128}),
+    ({"passes": 2, "gathers": False}, {"columns": 128}),
+    ({"passes": 2, "group": 16}, {"columns": 128, "group": 16}),
+    ({"passes": 2, "stages": 4}, {"columns": 128, "stages": 4}),
+    ({"rows": 128, "columns": 128, "warps": 8}, {"rows": 128, "columns": 128, "warps": 8}),
+    ({"rows": 128, "columns": 128, "warps": 8, "gathers": False}, {"rows": 128, "columns": 128, "warps": 8}),
+)
+_WORDS_UNSORTED: Final[tuple[Config, ...]] = (
+    {},
+    {"up_rows": 32},
+    {"up_rows": 128},
+    {"down_columns": 8},
+    {"down_columns": 32},
+    {"up_stages": 4, "down_stages": 4},
+)
+_WORDS_SWAPPED: Final[tuple[tuple[Config, Config], ...]] = (
+    ({}, {}),
+    ({"weight_rows": 128}, {"weight_rows": 128}),
+    ({"stages": 6}, {"stages": 6}),
+    ({"weight_rows": 128, "warps": 8}, {"weight_rows": 128, "warps": 8}),
+    ({"weight_rows": 128, "warps": 8, "group": 8}, {"weight_rows": 128, "warps": 8, "group": 8}),
+)
+_HEIGHTS: Final[Mapping[bool, Sequence[int]]] = {True: (8, 16, 32, 64), False: (8, 16, 32, 64, 128)}
+
+
+def quantized_tiles(path: str, shape: Shape, tokens: int) -> Iterator[dict[str, Any]]:
+    """Configs of `path` for the family that reads the shape's format."""
+    fp8 = shape.kernels == FP8
+    if path == NO_SORT:
+        yield from map(dict, _FP8_UNSORTED if fp8 else _WORDS_UNSORTED)
+    elif path == SWAP_AB:
+        mean = tokens * shape.top_k / shape.experts
+        heights = _HEIGHTS[fp8]
+        fitting = [rows for rows in heights if rows >= mean][: 1 if mean <= 4 else 2] or [heights[-1]]
+        for rows in fitting:
+            for up, down in _FP8_SWAPPED if fp8 else _WORDS_SWAPPED:
+                yield {"up": {"rows": rows, **up}, "down": {"rows": rows, **down}}
+    else:
+        for up, down in _FP8_TILED:
+            yield {"up": dict(up), "down": dict(down)}
