@@ -34,6 +34,8 @@ class W4NoSortConfig(NamedTuple):
     """Output columns of a program, of one token and all its experts: as many weight rows of each."""
     down_stages: int = 6
     down_warps: int = 4
+    unroll: int = 1
+    """Blocks of 128 columns of a step; stages are of as many."""
 
 
 def run(
@@ -61,7 +63,8 @@ def run(
         (x_TH, *weights.fc1, weights.b1, h_PI, ids_TK, slot_start),
         {
             "L": num_local, "H": hidden, "I": inter, "K": top_k, "N": config.up_rows, "STAGES": config.up_stages,
-            **weights.format.meta(), "GATED": weights.gated, "PDL": pdl, **activation_meta(activation),
+            "UNROLL": config.unroll, **weights.format.meta(), "GATED": weights.gated, "PDL": pdl,
+            **activation_meta(activation),
         },
         num_warps=config.up_warps, num_stages=config.up_stages, pdl=pdl,
     )  # fmt: skip
@@ -70,7 +73,8 @@ def run(
         (h_PI, *weights.w2, weights.b2, out_TH, ids_TK, scales_TK, slot_start),
         {
             "L": num_local, "H": hidden, "I": inter, "K": top_k, "EXPERTS": triton.next_power_of_2(top_k),
-            "N": config.down_columns, "STAGES": config.down_stages, **weights.format.meta(), "PDL": pdl,
+            "N": config.down_columns, "STAGES": config.down_stages, "UNROLL": config.unroll, **weights.format.meta(),
+            "PDL": pdl,
         },
         num_warps=config.down_warps, num_stages=config.down_stages, pdl=pdl,
     )  # fmt: skip
@@ -80,7 +84,8 @@ def run(
 def _up(
     x, words, scales, row_scale, b1, h, ids, slot_start,
     L: tl.constexpr, H: tl.constexpr, I: tl.constexpr, K: tl.constexpr, N: tl.constexpr, STAGES: tl.constexpr,
-    FORMAT: tl.constexpr, GROUP: tl.constexpr, PLAIN: tl.constexpr, GATED: tl.constexpr, PDL: tl.constexpr,
+    UNROLL: tl.constexpr, FORMAT: tl.constexpr, GROUP: tl.constexpr, PLAIN: tl.constexpr, GATED: tl.constexpr,
+    PDL: tl.constexpr,
     KIND: tl.constexpr, ALPHA: tl.constexpr, BETA: tl.constexpr, CLAMP: tl.constexpr, AFTER: tl.constexpr,
 ):  # fmt: skip
     """Some neurons of one pair. Foreign pairs leave their `h` undefined; nobody reads it."""
@@ -97,7 +102,7 @@ def _up(
         n, is_row = stacked_rows(n0, N, I, GATED)
         acc = product(
             words, scales, row_scale, x, e, n, is_row, (pair // K) * H + t * 0, t == 0,
-            2 * I if GATED else I, H, N, 8, I % COLUMNS == 0, STAGES, FORMAT, GROUP, PLAIN,
+            2 * I if GATED else I, H, N, 8, I % COLUMNS == 0, STAGES, UNROLL, FORMAT, GROUP, PLAIN,
         )  # fmt: skip
         out, column = activated(acc, b1, e, n, is_row, n0, I, N, 8, GATED, KIND, ALPHA, BETA, CLAMP, AFTER)
         row = tl.sum(tl.where((t == 0)[None, :], out, 0.0), 1)
@@ -108,7 +113,8 @@ def _up(
 def _down(
     h, words, scales, row_scale, b2, out, ids, weighing, slot_start,
     L: tl.constexpr, H: tl.constexpr, I: tl.constexpr, K: tl.constexpr, EXPERTS: tl.constexpr, N: tl.constexpr,
-    STAGES: tl.constexpr, FORMAT: tl.constexpr, GROUP: tl.constexpr, PLAIN: tl.constexpr, PDL: tl.constexpr,
+    STAGES: tl.constexpr, UNROLL: tl.constexpr, FORMAT: tl.constexpr, GROUP: tl.constexpr, PLAIN: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """N output columns of one token: rows of all its experts times the rows of all its pairs, of which the products
     of an expert with its own pair are kept."""
@@ -128,7 +134,7 @@ def _down(
         gdc_launch_dependents()
     acc = product(
         words, scales, row_scale, h, tl.where(here, e, 0), n, is_row, (token * K + t) * I,
-        (slot >= 0) & (slot < L) & (t < K), H, I, EXPERTS * N, T, False, STAGES, FORMAT, GROUP, PLAIN,
+        (slot >= 0) & (slot < L) & (t < K), H, I, EXPERTS * N, T, False, STAGES, UNROLL, FORMAT, GROUP, PLAIN,
     )  # fmt: skip
     total = tl.sum(tl.where(t[None, :] == s[:, None], acc, 0.0), 1)
     if b2 is not None:

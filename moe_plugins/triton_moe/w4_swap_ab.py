@@ -38,6 +38,8 @@ class W4SwapConfig(NamedTuple):
     """Token tiles that sweep the columns together, so that they find each other's weights in the cache."""
     short: int = 0
     """Tiles of at most as many tokens are computed at this height; 0: all at the full one."""
+    unroll: int = 1
+    """Blocks of 128 columns of a step; stages are of as many."""
 
 
 def up(
@@ -93,7 +95,7 @@ def down(
 def _meta(config: W4SwapConfig, weights: W4Weights) -> dict[str, object]:
     return {
         "T": config.rows, "SHORT": config.short, "N": config.weight_rows, "STAGES": config.stages,
-        "RASTER": config.group, **weights.format.meta(),
+        "UNROLL": config.unroll, "RASTER": config.group, **weights.format.meta(),
     }  # fmt: skip
 
 
@@ -110,7 +112,7 @@ def _raster(t, tiles, COLUMN_TILES: tl.constexpr, RASTER: tl.constexpr):
 def product(
     words, scales, row_scale, x, e, n_N, is_row_N, at_T, is_token_T,
     ROWS: tl.constexpr, K: tl.constexpr, N: tl.constexpr, T: tl.constexpr, ALL: tl.constexpr, STAGES: tl.constexpr,
-    FORMAT: tl.constexpr, GROUP: tl.constexpr, PLAIN: tl.constexpr,
+    UNROLL: tl.constexpr, FORMAT: tl.constexpr, GROUP: tl.constexpr, PLAIN: tl.constexpr,
 ):  # fmt: skip
     """Weight rows `n_N`, of `ROWS`, times the rows of `x` at `at_T`: ``[N, T]``.
 
@@ -126,7 +128,7 @@ def product(
     at_scales = scales + e * (BLOCKS * SCALES * ROWS) + n_N
     at_x = x + at_T[None, :] + kk[:, None]
     acc = tl.zeros([N, T], tl.float32)
-    for b in tl.range(0, BLOCKS, num_stages=STAGES):
+    for b in tl.range(0, BLOCKS, num_stages=STAGES, loop_unroll_factor=UNROLL):
         if ALL:
             q = tl.load(at_words + b * WORDS, eviction_policy="evict_first")
         else:
@@ -186,7 +188,7 @@ def activated(
 def _up_tile(
     x, words, scales, row_scale, b1, h, pair_of_row, e, row0, rows, n0,
     H: tl.constexpr, I: tl.constexpr, K: tl.constexpr, T: tl.constexpr, N: tl.constexpr, STAGES: tl.constexpr,
-    FORMAT: tl.constexpr, GROUP: tl.constexpr, PLAIN: tl.constexpr, GATED: tl.constexpr,
+    UNROLL: tl.constexpr, FORMAT: tl.constexpr, GROUP: tl.constexpr, PLAIN: tl.constexpr, GATED: tl.constexpr,
     KIND: tl.constexpr, ALPHA: tl.constexpr, BETA: tl.constexpr, CLAMP: tl.constexpr, AFTER: tl.constexpr,
 ):  # fmt: skip
     t = tl.arange(0, T)
@@ -195,7 +197,7 @@ def _up_tile(
     n, is_row = stacked_rows(n0, N, I, GATED)
     acc = product(
         words, scales, row_scale, x, e, n, is_row, at_x, is_token,
-        2 * I if GATED else I, H, N, T, I % (N // 2 if GATED else N) == 0, STAGES, FORMAT, GROUP, PLAIN,
+        2 * I if GATED else I, H, N, T, I % (N // 2 if GATED else N) == 0, STAGES, UNROLL, FORMAT, GROUP, PLAIN,
     )  # fmt: skip
     out, column = activated(acc, b1, e, n, is_row, n0, I, N, T, GATED, KIND, ALPHA, BETA, CLAMP, AFTER)
     at = h + (row0 + t).to(tl.int64)[:, None] * I + column[None, :]
@@ -206,8 +208,8 @@ def _up_tile(
 def _up(
     x, words, scales, row_scale, b1, h, pair_of_row, tile_expert, tile_row, tile_rows, num_tiles, max_tiles,
     H: tl.constexpr, I: tl.constexpr, K: tl.constexpr, T: tl.constexpr, SHORT: tl.constexpr, N: tl.constexpr,
-    STAGES: tl.constexpr, RASTER: tl.constexpr, FORMAT: tl.constexpr, GROUP: tl.constexpr, PLAIN: tl.constexpr,
-    GATED: tl.constexpr, PDL: tl.constexpr,
+    STAGES: tl.constexpr, UNROLL: tl.constexpr, RASTER: tl.constexpr, FORMAT: tl.constexpr, GROUP: tl.constexpr,
+    PLAIN: tl.constexpr, GATED: tl.constexpr, PDL: tl.constexpr,
     KIND: tl.constexpr, ALPHA: tl.constexpr, BETA: tl.constexpr, CLAMP: tl.constexpr, AFTER: tl.constexpr,
 ):  # fmt: skip
     if PDL:
@@ -222,20 +224,20 @@ def _up(
     if rows > SHORT:
         _up_tile(
             x, words, scales, row_scale, b1, h, pair_of_row, e, row, rows, column * COLUMNS,
-            H, I, K, T, N, STAGES, FORMAT, GROUP, PLAIN, GATED, KIND, ALPHA, BETA, CLAMP, AFTER,
+            H, I, K, T, N, STAGES, UNROLL, FORMAT, GROUP, PLAIN, GATED, KIND, ALPHA, BETA, CLAMP, AFTER,
         )  # fmt: skip
     elif SHORT > 0:
         _up_tile(
             x, words, scales, row_scale, b1, h, pair_of_row, e, row, rows, column * COLUMNS,
-            H, I, K, SHORT, N, STAGES, FORMAT, GROUP, PLAIN, GATED, KIND, ALPHA, BETA, CLAMP, AFTER,
+            H, I, K, SHORT, N, STAGES, UNROLL, FORMAT, GROUP, PLAIN, GATED, KIND, ALPHA, BETA, CLAMP, AFTER,
         )  # fmt: skip
 
 
 @triton.jit
 def _down_tile(
     h, words, scales, row_scale, b2, y, e, row0, rows, n0,
-    H: tl.constexpr, I: tl.constexpr, T: tl.constexpr, N: tl.constexpr, STAGES: tl.constexpr, FORMAT: tl.constexpr,
-    GROUP: tl.constexpr, PLAIN: tl.constexpr,
+    H: tl.constexpr, I: tl.constexpr, T: tl.constexpr, N: tl.constexpr, STAGES: tl.constexpr, UNROLL: tl.constexpr,
+    FORMAT: tl.constexpr, GROUP: tl.constexpr, PLAIN: tl.constexpr,
 ):  # fmt: skip
     t = tl.arange(0, T)
     is_token = t < rows
@@ -243,8 +245,8 @@ def _down_tile(
     n = n0 + tl.arange(0, N)
     is_row = n < H
     acc = product(
-        words, scales, row_scale, h, e, n, is_row, row * I, is_token, H, I, N, T, H % N == 0, STAGES, FORMAT, GROUP,
-        PLAIN,
+        words, scales, row_scale, h, e, n, is_row, row * I, is_token, H, I, N, T, H % N == 0, STAGES, UNROLL, FORMAT,
+        GROUP, PLAIN,
     )  # fmt: skip
     if b2 is not None:
         acc += tl.load(b2 + e * H + n, mask=is_row, other=0.0).to(tl.float32)[:, None]
@@ -256,7 +258,8 @@ def _down_tile(
 def _down(
     h, words, scales, row_scale, b2, y, tile_expert, tile_row, tile_rows, num_tiles, max_tiles,
     H: tl.constexpr, I: tl.constexpr, T: tl.constexpr, SHORT: tl.constexpr, N: tl.constexpr, STAGES: tl.constexpr,
-    RASTER: tl.constexpr, FORMAT: tl.constexpr, GROUP: tl.constexpr, PLAIN: tl.constexpr, PDL: tl.constexpr,
+    UNROLL: tl.constexpr, RASTER: tl.constexpr, FORMAT: tl.constexpr, GROUP: tl.constexpr, PLAIN: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     if PDL:
         gdc_wait()
@@ -268,9 +271,11 @@ def _down(
         return
     if rows > SHORT:
         _down_tile(
-            h, words, scales, row_scale, b2, y, e, row, rows, column * N, H, I, T, N, STAGES, FORMAT, GROUP, PLAIN
-        )
+            h, words, scales, row_scale, b2, y, e, row, rows, column * N,
+            H, I, T, N, STAGES, UNROLL, FORMAT, GROUP, PLAIN,
+        )  # fmt: skip
     elif SHORT > 0:
         _down_tile(
-            h, words, scales, row_scale, b2, y, e, row, rows, column * N, H, I, SHORT, N, STAGES, FORMAT, GROUP, PLAIN
-        )
+            h, words, scales, row_scale, b2, y, e, row, rows, column * N,
+            H, I, SHORT, N, STAGES, UNROLL, FORMAT, GROUP, PLAIN,
+        )  # fmt: skip

@@ -70,7 +70,7 @@ class WordFormat(NamedTuple):
 
 def num_word_blocks(columns: int) -> int:
     """Blocks of a row."""
-    return -(-columns // BLOCK.value)
+    return -(-columns // int(BLOCK.value))
 
 
 def pack_words(codes: torch.Tensor, kind: str) -> torch.Tensor:
