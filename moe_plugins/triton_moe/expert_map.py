@@ -22,7 +22,7 @@ from moe_plugins.triton_moe.launch import launch
 HISTOGRAM_PAIRS: Final = 512
 HISTOGRAM_BINS: Final = 256
 """Up to so many pairs and experts, every program counts for itself, and one kernel is enough."""
-EXPERT_PAIRS: Final = 8192
+EXPERT_PAIRS: Final = 4096
 """Up to so many pairs, one program per expert that reads them all is faster than one per block of pairs."""
 BLOCK_PAIRS: Final = 1024
 
@@ -136,8 +136,9 @@ def _place_expert(
         gdc_launch_dependents()
     e = tl.program_id(0)
     bin_B = tl.arange(0, BINS)
+    pair = tl.arange(0, BLOCK)
+    slot = _local(ids, pair, num_pairs, slot_start, L, -1)
     if ALONE:
-        slot = _local(ids, tl.arange(0, BLOCK), num_pairs, slot_start, L, -1)
         count_B = tl.histogram(tl.maximum(slot, 0), BINS, mask=slot >= 0)
         count = tl.sum((slot == e).to(tl.int32))
         tl.store(counts + e, count)
@@ -146,6 +147,12 @@ def _place_expert(
         count = tl.load(counts + e)
     first_row = tl.sum(tl.where(bin_B < e, (count_B + (ALIGN - 1)) // ALIGN * ALIGN, 0))
     first_tile = tl.sum(tl.where(bin_B < e, (count_B + (TILE - 1)) // TILE, 0))
+    row = _put(pair_of_row, row_of_pair, e, pair, slot, first_row, num_pairs)
+    # The first block is apart, so that its loads are under way while counts are summed.
+    for first in range(BLOCK, num_pairs, BLOCK):
+        pair = first + tl.arange(0, BLOCK)
+        slot = _local(ids, pair, num_pairs, slot_start, L, -1)
+        row = _put(pair_of_row, row_of_pair, e, pair, slot, row, num_pairs)
     own_tiles = (count + (TILE - 1)) // TILE
     tl.store(offsets + e, first_row)
     if e == L - 1:
@@ -159,17 +166,18 @@ def _place_expert(
         i = count + tl.arange(0, ALIGN)
         is_padding = i < (count + (ALIGN - 1)) // ALIGN * ALIGN
         tl.store(pair_of_row + first_row + i, tl.full([ALIGN], -1, tl.int32), mask=is_padding)
-    row = first_row
-    for first in range(0, num_pairs, BLOCK):
-        pair = first + tl.arange(0, BLOCK)
-        slot = _local(ids, pair, num_pairs, slot_start, L, -1)
-        own = (slot == e).to(tl.int32)
-        rows = row + tl.cumsum(own) - 1
-        tl.store(pair_of_row + rows, pair, mask=own > 0)
-        tl.store(row_of_pair + pair, rows, mask=own > 0)
-        if e == 0:
-            tl.store(row_of_pair + pair, tl.full([BLOCK], -1, tl.int32), mask=(slot < 0) & (pair < num_pairs))
-        row += tl.sum(own)
+
+
+@triton.jit
+def _put(pair_of_row, row_of_pair, e, pair, slot, row, num_pairs):
+    """Rows from `row` on for those of `pair` whose expert is `e`; returns the next free row."""
+    own = (slot == e).to(tl.int32)
+    rows = row + tl.cumsum(own) - 1
+    tl.store(pair_of_row + rows, pair, mask=own > 0)
+    tl.store(row_of_pair + pair, rows, mask=own > 0)
+    if e == 0:
+        tl.store(row_of_pair + pair, tl.full(pair.shape, -1, tl.int32), mask=(slot < 0) & (pair < num_pairs))
+    return row + tl.sum(own)
 
 
 @triton.jit(do_not_specialize=["num_pairs", "slot_start", "max_rows"])
