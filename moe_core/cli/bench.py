@@ -34,6 +34,7 @@ def run(options: argparse.Namespace) -> int:
         measured_ceilings=own,
         routing=site.routing,
         seed=site.seed,
+        rest=site.budget.rest,
         shapes=shapes,
     )
     _save(bench, options)

@@ -50,6 +50,10 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
         "--seconds", type=float, default=SECONDS, metavar="S",
         help=f"spent on a candidate at one number of tokens (default {SECONDS})",
     )  # fmt: skip
+    parser.add_argument(
+        "--rest", type=float, default=0.0, metavar="S",
+        help="leave a GPU idle so long before each long replay, which then has the clock of a burst (default 0)",
+    )  # fmt: skip
 
 
 def shapes(options: argparse.Namespace) -> tuple[Shape, ...]:
@@ -88,7 +92,7 @@ def site(
         groups=groups or ParallelGroups(),
         routing=options.routing,
         seed=options.seed,
-        budget=Budget(options.seconds),
+        budget=Budget(options.seconds, rest=options.rest),
     )
 
 

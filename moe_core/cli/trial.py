@@ -20,7 +20,7 @@ from moe_core.execution import TORCH_DTYPE
 from moe_core.layer import ConfigurableMoE
 from moe_core.reference import reference_moe
 from moe_core.routing import RoutingConfig, select_experts
-from moe_core.testing.numerics import relative_error, tolerance_in
+from moe_core.testing.numerics import relative_error, tolerance_of
 from moe_core.testing.weights import random_weights
 from moe_core.weights import ExpertWeights
 
@@ -92,10 +92,9 @@ def measure(
         RoutingConfig.of(problem), inputs.router_logits, inputs.router_bias, inputs.input_ids, inputs.routing_table
     )
     expected = reference_moe(problem, inputs.hidden_states, weights, ids_TK, weights_TK)
-    declared = catalog.get(report.winner().identity).tolerance
     return Measured(
         error=relative_error(actual, expected),
-        tolerance=None if declared is None else tolerance_in(actual.dtype, declared),
+        tolerance=tolerance_of(catalog.get(report.winner().identity), actual.dtype),
         microseconds=microseconds,
         weights="random" if stored is None else stored.origin,
     )

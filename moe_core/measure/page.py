@@ -80,6 +80,8 @@ def _machine(bench: Bench) -> Iterator[str]:
         yield f"torch itself reached {own.read_gb_s:.0f} GB/s and {own.bf16_tflop_s:.0f} TFLOP/s in this run."
     yield f"Routing {bench.routing}, seed {bench.seed}."
     yield "Times are medians in microseconds: of CUDA graph replays, or eager where nothing was captured."
+    if bench.rest:
+        yield f"Before each replay of over a millisecond the device was idle for {bench.rest:g} s."
 
 
 def _summary(bench: Bench, public: PublicFigures) -> Iterator[str]:

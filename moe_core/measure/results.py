@@ -127,6 +127,8 @@ class Bench(Frozen):
     routing: str
     """How ids were drawn: ``uniform`` or ``zipf``."""
     seed: int
+    rest: Annotated[float, Field(ge=0)] = 0.0
+    """Seconds that the device was left idle before each long replay."""
     shapes: tuple[Shape, ...]
     cells: tuple[Cell, ...] = ()
 

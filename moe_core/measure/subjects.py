@@ -17,7 +17,7 @@ from moe_core.measure.inputs import Tokens
 from moe_core.measure.peers import CHAINS, PEER_TOLERANCE, PEERS
 from moe_core.measure.results import Role
 from moe_core.measure.site import Entrant, Site, entrants
-from moe_core.testing.numerics import tolerance_in
+from moe_core.testing.numerics import tolerance_of
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def _candidate(
     return Subject(
         name=candidate.identity,
         role=Role.PEER if candidate.identity in CHAINS else Role.CANDIDATE,
-        tolerance=None if candidate.tolerance is None else tolerance_in(dtype, candidate.tolerance),
+        tolerance=tolerance_of(candidate, dtype),
         calls=tuple(partial(_run, backend) for backend in backends),
         why_not=why_not,
         captured=entrant.captured.__contains__,
@@ -142,7 +142,7 @@ def _peer(index: int, problem: MoEProblem, site: Site, experts: Sequence[FusedEx
     return Subject(
         name=peer.name,
         role=Role.PEER,
-        tolerance=tolerance_in(experts[0].fc1_EGH.dtype, PEER_TOLERANCE),
+        tolerance=tolerance_of(experts[0].fc1_EGH.dtype, PEER_TOLERANCE),
         calls=tuple(calls),
         why_not=why_not,
         captured=lambda tokens: True,

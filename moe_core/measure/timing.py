@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from statistics import quantiles
 from typing import Any, TypeVar
@@ -15,6 +16,8 @@ from moe_core.measure.results import Mode, Timing
 
 Key = TypeVar("Key")
 
+LONG = 1e-3
+"""Seconds of a replay before which a device may rest."""
 MOST_CALLS = 16
 """Calls of a round: with more, what it costs to start a graph is hardly less of it."""
 
@@ -27,6 +30,9 @@ class Budget:
     least: int = 5
     """Rounds, however long they take."""
     most: int = 50
+    rest: float = 0.0
+    """Seconds that the device is left idle before each long replay. It draws less power then than in a row of them, so
+    its clock is that of a burst."""
 
     def rounds(self, seconds: float) -> int:
         """How many rounds that take so long."""
@@ -57,12 +63,14 @@ class Replay:
 
 
 def time_replays(replays: Mapping[Key, Replay], budget: Budget) -> dict[Key, Timing]:
-    """Replay in turns, back to back, so that the device never waits for the host."""
+    """Replay in turns: back to back, so that the device never waits for the host, or each after a rest."""
     seconds: dict[Key, list[float]] = {key: [] for key in replays}
-    rounds = {key: budget.rounds(_replayed([replay])[0]) for key, replay in replays.items()}
+    lengths = {key: _replayed([replay])[0] for key, replay in replays.items()}
+    rounds = {key: budget.rounds(length) for key, length in lengths.items()}
+    play = partial(_rested, budget.rest) if budget.rest and max(lengths.values(), default=0) > LONG else _replayed
     for turn in range(max(rounds.values(), default=0)):
         playing = [key for key in replays if turn < rounds[key]]
-        for key, spent in zip(playing, _replayed([replays[key] for key in playing]), strict=True):
+        for key, spent in zip(playing, play([replays[key] for key in playing]), strict=True):
             seconds[key].append(spent)
     return {key: _timing(Mode.GRAPH, seconds[key], replay.calls) for key, replay in replays.items()}
 
@@ -90,6 +98,21 @@ def _replayed(replays: Sequence[Replay]) -> list[float]:
         event.record()
     events[-1].synchronize()
     return [before.elapsed_time(after) / 1e3 for before, after in pairwise(events)]
+
+
+def _rested(rest: float, replays: Sequence[Replay]) -> list[float]:
+    """Seconds of one replay of each, each on a device that was idle for `rest` seconds."""
+    spent = []
+    for replay in replays:
+        torch.cuda.synchronize()
+        time.sleep(rest)
+        start, end = _event(), _event()
+        start.record()
+        replay.graph.replay()
+        end.record()
+        end.synchronize()
+        spent.append(start.elapsed_time(end) / 1e3)
+    return spent
 
 
 def _event() -> torch.cuda.Event:
