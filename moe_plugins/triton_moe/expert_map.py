@@ -84,17 +84,24 @@ def map_experts(
     meta = {"L": num_local, "BINS": bins, "ALIGN": align, "PDL": pdl}
     if by_block:
         meta |= {"BLOCK": BLOCK_PAIRS}
-        args = (ids_TK, block_counts, found.pair_of_row, num_pairs, slot_start, max_rows)
-        launch(_count_blocks, (num_blocks,), args, meta, num_warps=4, pdl=pdl)
-        args = (ids_TK, block_counts, *found, num_pairs, slot_start)
-        launch(_place_blocks, (num_blocks,), args, {**meta, "TILE": tile}, num_warps=8, pdl=pdl)
+        launch(
+            _count_blocks, (num_blocks,),
+            (ids_TK, block_counts, found.pair_of_row, num_pairs, slot_start, max_rows),
+            meta, num_warps=4, pdl=pdl,
+        )  # fmt: skip
+        launch(
+            _place_blocks, (num_blocks,), (ids_TK, block_counts, *found, num_pairs, slot_start),
+            {**meta, "TILE": tile}, num_warps=8, pdl=pdl,
+        )  # fmt: skip
         return found
     alone = num_pairs <= HISTOGRAM_PAIRS and bins <= HISTOGRAM_BINS
     block = min(max(triton.next_power_of_2(num_pairs), 128), 4096)
     num_warps = 4 if block <= 1024 else 8
     if not alone:
-        args = (ids_TK, found.counts, num_pairs, slot_start)
-        launch(_count_expert, (num_local,), args, {"L": num_local, "BLOCK": block, "PDL": pdl}, num_warps=4, pdl=pdl)
+        launch(
+            _count_expert, (num_local,), (ids_TK, found.counts, num_pairs, slot_start),
+            {"L": num_local, "BLOCK": block, "PDL": pdl}, num_warps=4, pdl=pdl,
+        )  # fmt: skip
     launch(
         _place_expert, (num_local,), (ids_TK, *found, num_pairs, slot_start),
         {**meta, "TILE": tile, "BLOCK": block, "ALONE": alone}, num_warps=num_warps, pdl=pdl,
