@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Protocol, Self, runtime_checkable
 
 import torch
@@ -28,17 +28,21 @@ class FusedExpertWeights:
 
     @classmethod
     def joined(cls, weights: ExpertWeights) -> Self:
-        """A copy of `weights` with gate and up in one matrix.
+        """A contiguous copy of `weights` with gate and up in one matrix.
 
         Raises ``TypeError`` when they are quantized.
         """
         return cls(
             fc1_EGH=_joined(plain(weights.w1_EIH), None if weights.w3_EIH is None else plain(weights.w3_EIH)),
-            w2_EHI=plain(weights.w2_EHI).clone(),
+            w2_EHI=_copied(plain(weights.w2_EHI)),
             fc1_bias_EG=None if weights.b1_EI is None else _joined(weights.b1_EI, weights.b3_EI),
-            b2_EH=None if weights.b2_EH is None else weights.b2_EH.clone(),
+            b2_EH=None if weights.b2_EH is None else _copied(weights.b2_EH),
             gated=weights.w3_EIH is not None,
         )
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The tensors that are there, by field name."""
+        return {f.name: value for f in fields(self) if isinstance(value := getattr(self, f.name), torch.Tensor)}
 
     def apart(self) -> ExpertWeights:
         """Gate and up as views."""
@@ -70,4 +74,8 @@ class TakesFused(Protocol):
 
 
 def _joined(gate: torch.Tensor, up: torch.Tensor | None) -> torch.Tensor:
-    return gate.clone() if up is None else torch.cat([gate, up], dim=1)
+    return _copied(gate) if up is None else torch.cat([gate, up], dim=1)
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.clone(memory_format=torch.contiguous_format)

@@ -28,6 +28,7 @@ from moe_plugins.triton_moe.choice import (
     reaching,
 )
 from moe_plugins.triton_moe.cost import Shape
+from moe_plugins.triton_moe.gradients import are_wanted, run_recorded
 from moe_plugins.triton_moe.paths import Layer, pair_rows, run
 from moe_plugins.triton_moe.prepared import PreparedWeights
 from moe_plugins.triton_moe.recording import Recorder
@@ -38,7 +39,10 @@ MAPPED: Final = (SWAP_AB, GROUPED, GLUON)
 
 
 class TritonExperts:
-    """For inference. Holds weights as they came where they are in the kernels' layout, and else a copy."""
+    """Holds weights as they came where they are in the kernels' layout, and else a copy.
+
+    The kernels compute what comes out, and torch's operations, from the same inputs, the gradients.
+    """
 
     _layer: Layer
     _recorder: Recorder
@@ -85,16 +89,22 @@ class TritonExperts:
         return x, None
 
     def run_moe(self, context: MoERunContext) -> torch.Tensor:
-        """The weighted sum of this rank's experts, ``[N, H]``. Raises ``RuntimeError`` where gradients are wanted."""
+        """The weighted sum of this rank's experts, ``[N, H]``."""
+        prepared = self._ready()
         x_NH, ids_NK, scales_NK = self._inputs(context)
-        num_rows = x_NH.shape[0]
-        if not num_rows:
+        if not x_NH.shape[0]:
             return x_NH.new_empty(0, self._hidden)
-        return self._recorder(num_rows, x_NH, ids_NK, scales_NK)[0]
+        if are_wanted(prepared, x_NH, scales_NK):
+            activation, slot_start = self._binding.activation, self._binding.slot_start
+            return run_recorded(self._run, prepared, activation, slot_start, x_NH, ids_NK, scales_NK)
+        return self._run(x_NH, ids_NK, scales_NK)
 
     def run_unfinalized(self, context: MoERunContext) -> UnfinalizedOutput:
-        """A row per pair of token and expert; pairs whose expert is not here have the index -1."""
-        x_NH, ids_NK, _ = self._inputs(context)
+        """A row per pair of token and expert; pairs whose expert is not here have the index -1. For inference."""
+        prepared = self._ready()
+        x_NH, ids_NK, scales_NK = self._inputs(context)
+        if are_wanted(prepared, x_NH, scales_NK):
+            raise RuntimeError("rows of experts that are not finalized have no gradients; try: torch.no_grad()")
         if not x_NH.shape[0]:
             return UnfinalizedOutput(x_NH.new_empty(0, self._hidden), None, ids_NK.new_empty(0))
         # Without a map there are no rows to leave, whatever is faster.
@@ -139,15 +149,16 @@ class TritonExperts:
         choice = self.choice(x_NH.shape[0])
         return (run(self._layer, choice.path, choice.config, x_NH, ids_NK, scales_NK),)
 
-    def _inputs(self, context: MoERunContext) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        x, ids, scales = context.x, context.token_selected_slots, context.token_final_scales
+    def _run(self, x_NH: torch.Tensor, ids_NK: torch.Tensor, scales_NK: torch.Tensor) -> torch.Tensor:
+        return self._recorder(ids_NK.shape, x_NH, ids_NK, scales_NK)[0]
+
+    def _ready(self) -> PreparedWeights:
         if self._prepared is None:
             raise RuntimeError("the experts have no weights yet: call prepare first")
-        if torch.is_grad_enabled() and (self._prepared.requires_grad or x.requires_grad or scales.requires_grad):
-            raise RuntimeError(
-                f"{self._binding.candidate.identity} has no gradients; try: torch.no_grad(), or a backend for training "
-                "such as TORCH_GROUPED"
-            )
+        return self._prepared
+
+    def _inputs(self, context: MoERunContext) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        x, ids, scales = context.x, context.token_selected_slots, context.token_final_scales
         if (x.dtype, ids.dtype, scales.dtype) != (self._dtype, torch.int32, torch.float32):
             raise ValueError(
                 f"found rows of {x.dtype}, ids of {ids.dtype} and weights of {scales.dtype}, needed {self._dtype}, "

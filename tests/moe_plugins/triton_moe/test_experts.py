@@ -149,18 +149,6 @@ def test_rows_are_left_unfinalized(path):
     assert_close(found, trial.expected(batch), trial.tolerance)
 
 
-@pytest.mark.parametrize("leaf", ["x", "scales", "weights"])
-def test_gradients_are_refused(leaf):
-    trial = tiny("swap_ab")
-    batch = trial.batch(3)
-    weights = trial.weights.map(lambda t: t.clone().requires_grad_()) if leaf == "weights" else trial.weights
-    if leaf != "weights":
-        {"x": batch.x, "scales": batch.token_final_scales}[leaf].requires_grad_()
-    backend = trial.bind(weights=weights)
-    with pytest.raises(RuntimeError, match=r"has no gradients; try: torch\.no_grad"):
-        backend.run_moe(batch)
-
-
 def test_wrong_types_are_refused():
     trial = tiny("swap_ab")
     batch = trial.batch(3)
