@@ -167,14 +167,16 @@ class TritonExperts:
         return x.contiguous(), ids.contiguous(), scales.contiguous()
 
 
+def _top_k(binding: Binding) -> int:
+    # Unknown where a token has more experts than this rank, and then reaches all of them at most.
+    return binding.problem.top_k or binding.num_local_slots
+
+
 def _shape(binding: Binding) -> Shape:
-    top_k = binding.problem.top_k
-    if top_k is None:
-        raise BindError("top_k is unknown, and a layer cannot be built without it; give it in the problem")
     return Shape(
         dtype=str(binding.dtype).removeprefix("torch."),
         experts=binding.num_local_slots,
-        top_k=top_k,
+        top_k=_top_k(binding),
         hidden=binding.hidden_size,
         inner=binding.intermediate_size,
         gated=binding.activation.kind.is_gated,
@@ -189,12 +191,10 @@ def _machine(device: torch.device) -> Machine:
 
 
 def _layer(binding: Binding, weights: FusedExpertWeights, machine: Machine) -> Layer:
-    top_k = binding.problem.top_k
-    assert top_k is not None  # _shape has seen to it
     return Layer(
         weights=weights,
         activation=binding.activation,
-        top_k=top_k,
+        top_k=_top_k(binding),
         slot_start=binding.slot_start,
         multiprocessors=machine.multiprocessors,
         pdl=binding.device.type == "cuda" and torch.cuda.get_device_capability(binding.device) >= (9, 0),

@@ -12,18 +12,22 @@ from torch.nn import functional as F
 from moe_core.contract.problem import MoEProblem
 from moe_core.contract.request import MoERequest
 from moe_core.contract.vocabulary import ActivationType, DType
+from moe_core.environment.presets import preset
 from moe_core.integrations.transformers import UnsupportedExpertsError, embedding, experts
 from moe_core.integrations.transformers.description import describe
 from moe_core.integrations.transformers.experts import refuse_fp8, report_of, run_experts
 from moe_core.reference import reference_moe
-from moe_core.testing.numerics import assert_bitwise_equal, assert_close
+from moe_core.testing.numerics import assert_bitwise_equal, assert_close, tolerance_in
 from moe_plugins.torch_grouped.backend import GroupedMM
+from moe_plugins.triton_moe import CANDIDATES
 from moe_plugins.vanilla.backend import ReferenceLoop
 
 E, H, I, T, K = 4, 32, 16, 7, 2  # noqa: E741 - shape letters
 TOLERANCE = 1e-6
 AUTO = MoERequest()
 LOOP = MoERequest(backend="VANILLA")
+TRITON = CANDIDATES[0]
+TRITON_TOLERANCE = tolerance_in(torch.float16, TRITON.tolerance)
 
 
 class Experts(nn.Module):
@@ -229,6 +233,47 @@ def test_gradients_reach_rows_weights_and_parameters(marks, request_):
     for name, actual, gradient in zip(leaves, ours, theirs, strict=True):
         assert actual.norm() > 0, name
         assert_close(actual, gradient, 2e-6)
+
+
+@pytest.fixture
+def _on_an_h200(monkeypatch):
+    """What is selected on such a machine runs here, interpreted."""
+    monkeypatch.setattr(embedding, "_environment", lambda _: preset("h200"))
+
+
+@pytest.mark.usefixtures("_on_an_h200")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="Triton compiles here")
+@pytest.mark.parametrize("marks", [{}, {"is_transposed": True, "has_bias": True}], ids=str)
+def test_what_an_h200_would_run_is_trained(marks):
+    module, (x, ids, scales) = Experts(**marks).half(), batch()
+    ids[0, 0] = E
+    output_grad = batch(seed=2)[0].half()
+
+    def gradients(answer, module, x):
+        leaves = {"x": x.requires_grad_(), "scales": scales.requires_grad_(), **dict(module.named_parameters())}
+        found = torch.autograd.grad(answer(module, x, ids, scales), list(leaves.values()), output_grad.to(x.dtype))
+        return dict(zip(leaves, found, strict=True))
+
+    for _ in range(2):
+        ours = gradients(run, module, x.half())
+        theirs = gradients(expected, copy.deepcopy(module).float(), x.half().float())
+        for name, gradient in theirs.items():
+            assert gradient.norm() > 0, name
+            assert_close(ours[name], gradient, TRITON_TOLERANCE)
+        with torch.no_grad():
+            module.down_proj.mul_(2)
+    assert report_of(module, AUTO).winner().identity == TRITON.identity
+
+
+@pytest.mark.usefixtures("_on_an_h200")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="Triton compiles here")
+@torch.no_grad()
+def test_what_an_h200_would_run_takes_more_experts_per_token_than_a_rank_has():
+    module, (x, ids, scales) = Experts().half(), batch()
+    x = x.half()
+    ids, scales = torch.cat([torch.full((T, E), E), ids], dim=1), torch.cat([torch.ones(T, E), scales], dim=1)
+    assert_close(run(module, x, ids, scales), expected(module, x, ids, scales), TRITON_TOLERANCE)
+    assert report_of(module, AUTO).winner().identity == TRITON.identity
 
 
 def one(module, x, expert):

@@ -11,6 +11,12 @@ from moe_core.contract.request import MoERequest  # noqa: E402 - transformers ma
 from moe_core.contract.vocabulary import ActivationType  # noqa: E402
 from moe_core.integrations.transformers import register, reports  # noqa: E402
 from moe_core.testing.numerics import assert_close, tolerance_in  # noqa: E402
+from moe_plugins.triton_moe import CANDIDATES  # noqa: E402
+
+TRITON = CANDIDATES[0]
+needs_hopper = pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="needs a Hopper GPU"
+)
 
 TOLERANCE = 5e-6
 """Several layers, and attention between them, upon what one layer of experts may differ by."""
@@ -121,20 +127,22 @@ def test_a_saved_model_is_loaded_with_it(tmp_path):
     assert len(reports(ours)) == 2
 
 
+def losses_of(model, tokens):
+    """The loss before each of three steps of training."""
+    optimizer = torch.optim.SGD(model.train().parameters(), lr=0.1)
+    losses = []
+    for _ in range(3):
+        loss = model(tokens, labels=tokens).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return torch.stack(losses)
+
+
 @pytest.mark.parametrize("family", ["Mixtral", "GptOss", "NemotronH"])
 def test_training_goes_the_same_way(family):
-    losses = {}
-    for implementation in ("eager", "moe_core"):
-        model = model_of(family, implementation).train()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        losses[implementation] = []
-        for _ in range(3):
-            loss = model(ids(), labels=ids()).loss
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses[implementation].append(loss.detach())
-    eager, ours = (torch.stack(losses[name]) for name in ("eager", "moe_core"))
+    eager, ours = (losses_of(model_of(family, name), ids()) for name in ("eager", "moe_core"))
     assert eager[0] > eager[2]
     assert_close(ours, eager, 1e-5)
 
@@ -178,6 +186,37 @@ def test_experts_equal_eager_on_cuda(family, dtype):
         experts.config._experts_implementation = "eager"
     model.set_experts_implementation("moe_core")
     assert {report.deployment.environment.device for report in reports(model).values()} == {"cuda"}
+
+
+@pytest.mark.gpu
+@needs_hopper
+@pytest.mark.parametrize("family", ["Mixtral", "GptOss", "NemotronH"])
+def test_gradients_of_triton_experts_equal_eager_on_hopper(family):
+    model = model_of(family, "eager").to("cuda", torch.bfloat16)
+    experts = next(module for module in model.modules() if "is_transposed" in vars(module))
+    hidden = 24 if family == "NemotronH" else 32
+    x, output_grad = torch.randn(2, 33, hidden, device="cuda", dtype=torch.bfloat16)
+    chosen = torch.rand(33, 8, device="cuda").argsort(dim=-1)[:, :2]
+    scales = torch.rand(33, 2, device="cuda", dtype=torch.bfloat16)
+    found = []
+    for name, dtype in (("eager", torch.float32), ("moe_core", torch.bfloat16)):
+        experts.to(dtype).config._experts_implementation = name
+        leaves = [x.to(dtype).requires_grad_(), *experts.parameters()]
+        output = experts(leaves[0], chosen, scales.to(dtype))
+        found.append(torch.autograd.grad(output, leaves, output_grad.to(dtype)))
+    for expected, actual in zip(*found, strict=True):
+        assert_close(actual, expected, TRITON.tolerance)
+
+
+@pytest.mark.gpu
+@needs_hopper
+@pytest.mark.parametrize("family", ["Mixtral", "GptOss"])
+def test_triton_experts_are_trained_on_hopper(family):
+    eager, ours = (model_of(family, name).to("cuda", torch.bfloat16) for name in ("eager", "moe_core"))
+    expected, losses = (losses_of(model, ids().cuda()).float() for model in (eager, ours))
+    assert {report.winner().identity for report in reports(ours).values()} == {TRITON.identity}
+    assert losses[0] > losses[2]
+    assert_close(losses, expected, 2e-2)
 
 
 @torch.no_grad()
