@@ -115,7 +115,9 @@ class MoECandidate(Frozen):
     activation: MoEActivationSupport | None = None
     adjustments: tuple[AdjustmentRule, ...] = ()
     tolerance: Annotated[float, Field(gt=0)] | None = None
-    """Largest relative Frobenius error against the float32 twin."""
+    """Largest relative Frobenius error against the float32 twin, with bfloat16 activations."""
+    quantizes_activations: bool = False
+    """Backend: activations are rounded to fewer bits than `dtype_act` inside; a finer one lowers no tolerance."""
 
     scheduler_kind: SchedulerKind = SchedulerKind.EXTERNAL_COMM
     layouts: tuple[TokenLayout, ...] = (TokenLayout.TOKEN_MAJOR,)

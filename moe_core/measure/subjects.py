@@ -17,7 +17,7 @@ from moe_core.measure.inputs import Tokens
 from moe_core.measure.peers import CHAINS, PEER_TOLERANCE, PEERS
 from moe_core.measure.results import Role
 from moe_core.measure.site import Entrant, Site, entrants
-from moe_core.testing.numerics import tolerance_of
+from moe_core.testing.numerics import tolerance_in, tolerance_of
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def _peer(index: int, problem: MoEProblem, site: Site, experts: Sequence[FusedEx
     return Subject(
         name=peer.name,
         role=Role.PEER,
-        tolerance=tolerance_of(experts[0].fc1_EGH.dtype, PEER_TOLERANCE),
+        tolerance=tolerance_in(experts[0].fc1_EGH.dtype, PEER_TOLERANCE),
         calls=tuple(calls),
         why_not=why_not,
         captured=lambda tokens: True,

@@ -22,7 +22,7 @@ from moe_core.execution import TORCH_DTYPE, Binding, MoEBackend, MoERunContext, 
 from moe_core.reference import reference_moe
 from moe_core.resolve import can_implement
 from moe_core.testing.nosync import no_host_sync
-from moe_core.testing.numerics import assert_bitwise_equal, assert_close, poisoned_memory, tolerance_in
+from moe_core.testing.numerics import assert_bitwise_equal, assert_close, poisoned_memory, tolerance_of
 from moe_core.testing.weights import random_weights
 from moe_core.weights import ExpertWeights
 
@@ -63,8 +63,9 @@ class BackendTrial:
     @property
     def tolerance(self) -> float:
         """Largest relative error in this trial's element type."""
-        assert self.candidate.tolerance is not None, f"{self.candidate} declares no tolerance"
-        return tolerance_in(self.dtype, self.candidate.tolerance)
+        tolerance = tolerance_of(self.candidate, self.dtype)
+        assert tolerance is not None, f"{self.candidate} declares no tolerance"
+        return tolerance
 
     def bind(
         self,

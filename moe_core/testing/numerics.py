@@ -8,6 +8,8 @@ from contextlib import contextmanager
 
 import torch
 
+from moe_core.contract.candidate import MoECandidate
+
 FLOAT32_FLOOR = 1e-6
 """Relative error that the order of float32 additions alone may cause."""
 
@@ -23,6 +25,13 @@ def tolerance_in(dtype: torch.dtype, declared: float) -> float:
     """The tolerance that a candidate declares (for bfloat16), in the rounding steps of `dtype`."""
     steps = torch.finfo(dtype).eps / torch.finfo(torch.bfloat16).eps
     return max(declared * steps, FLOAT32_FLOOR)
+
+
+def tolerance_of(candidate: MoECandidate, dtype: torch.dtype) -> float | None:
+    """The tolerance of `candidate` with activations of `dtype`; ``None`` when it declares none."""
+    if candidate.tolerance is None or candidate.quantizes_activations:
+        return candidate.tolerance
+    return tolerance_in(dtype, candidate.tolerance)
 
 
 def assert_close(actual: torch.Tensor, expected: torch.Tensor, tolerance: float) -> None:

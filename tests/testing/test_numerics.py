@@ -3,7 +3,15 @@
 import pytest
 import torch
 
-from moe_core.testing.numerics import assert_bitwise_equal, assert_close, poisoned_memory, relative_error, tolerance_in
+from moe_core.contract.candidate import MoEActivationSupport, MoECandidate
+from moe_core.testing.numerics import (
+    assert_bitwise_equal,
+    assert_close,
+    poisoned_memory,
+    relative_error,
+    tolerance_in,
+    tolerance_of,
+)
 
 
 def test_relative_error_is_frobenius():
@@ -41,6 +49,14 @@ def test_a_tolerance_follows_the_element_type_and_never_goes_below_float32():
     assert tolerance_in(torch.bfloat16, 8e-3) == 8e-3
     assert tolerance_in(torch.float16, 8e-3) == 1e-3
     assert tolerance_in(torch.float32, 8e-3) == 1e-6
+
+
+def test_a_candidate_that_quantizes_activations_has_one_tolerance():
+    fields = {"kind": "backend", "family": "TEST", "title": "", "activation": MoEActivationSupport(kinds=())}
+    candidate = MoECandidate(identity="test.torch.numbers.fp8", **fields)
+    assert tolerance_of(candidate, torch.float16) is None
+    assert tolerance_of(candidate.evolve(tolerance=8e-3), torch.float16) == 1e-3
+    assert tolerance_of(candidate.evolve(tolerance=6e-2, quantizes_activations=True), torch.float16) == 6e-2
 
 
 def test_poisoned_memory_is_not_a_number_and_ends():
