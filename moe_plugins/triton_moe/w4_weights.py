@@ -98,7 +98,7 @@ def prepare_w4(weights: ExpertWeights, dtype: torch.dtype) -> W4Weights:
         fc1=_stacked(halves),
         w2=prepare_matrix(matrices[-1], words, dtype),
         b1=torch.cat([bias.to(dtype) for bias in biases], dim=-1) if biases else None,
-        b2=None if weights.b2_EH is None else weights.b2_EH.to(dtype).contiguous(),
+        b2=None if weights.b2_EH is None else weights.b2_EH.to(dtype, copy=True).contiguous(),
         gated=len(fc1) == 2,
         format=words,
     )
