@@ -21,6 +21,18 @@ ROW_BYTES = "the memory engine copies rows of whole 16-byte units"
 FEW = "every pair of token and expert reads its weights by itself; experts in order of the map take any number"
 GLUON = "Gluon's names move between versions of Triton, and this kernel is written for 3.6"
 
+TRITON = package("triton", at_least="3.6")
+ABLE = MoEStaticCapability(
+    supports_graph_padding_trim=True,
+    supports_expert_bias=True,
+    supports_apply_router_weight_on_input=True,
+    supports_non_divisible_ep=True,
+    needs_jit=True,
+)
+ACTIVATION = MoEActivationSupport(
+    kinds=tuple(ActivationType), constants=("alpha", "beta", "clamp"), clamp_after_silu=True
+)
+
 
 def _experts(
     identity: str, title: str, priority: int, factory: str, triton: Requirement, *others: Requirement
@@ -43,25 +55,15 @@ def _experts(
             no_smart_router(),
         ),
         layouts=tuple(TokenLayout),
-        capabilities=MoEStaticCapability(
-            supports_graph_padding_trim=True,
-            supports_expert_bias=True,
-            supports_apply_router_weight_on_input=True,
-            supports_non_divisible_ep=True,
-            needs_jit=True,
-        ),
-        activation=MoEActivationSupport(
-            kinds=tuple(ActivationType), constants=("alpha", "beta", "clamp"), clamp_after_silu=True
-        ),
+        capabilities=ABLE,
+        activation=ACTIVATION,
         prepared_layout=LAYOUT,
         tolerance=5e-3,
     )
 
 
-_TRITON = package("triton", at_least="3.6")
-
 CANDIDATES = (
-    _experts("moe_core.triton.experts.none", "Triton experts, by number of tokens", 300, "any_path", _TRITON),
+    _experts("moe_core.triton.experts.none", "Triton experts, by number of tokens", 300, "any_path", TRITON),
     _experts(
         "moe_core.gluon.grouped.none",
         "many rows per expert: a persistent Gluon kernel",
@@ -70,14 +72,14 @@ CANDIDATES = (
         package("triton", at_least="3.6", below="3.7", hint=GLUON),
         divisible("hidden_size", 64, hint="a tile is 64 columns deep"),
     ),
-    _experts("moe_core.triton.grouped.none", "many rows per expert: tensor-core tiles", 230, "grouped_only", _TRITON),
-    _experts("moe_core.triton.swap_ab.none", "few rows per expert: swapped operands", 220, "swap_ab_only", _TRITON),
+    _experts("moe_core.triton.grouped.none", "many rows per expert: tensor-core tiles", 230, "grouped_only", TRITON),
+    _experts("moe_core.triton.swap_ab.none", "few rows per expert: swapped operands", 220, "swap_ab_only", TRITON),
     _experts(
         "moe_core.triton.no_sort.none",
         "few tokens: no map and no tensor cores",
         210,
         "no_sort_only",
-        _TRITON,
+        TRITON,
         need(Reason.TOKENS_OVER_CAPACITY, "max_num_tokens", AtMost(value=64), FEW),
     ),
 )

@@ -1,0 +1,109 @@
+"""Experts with quantized weights: what is particular to their kernels, and the factories of their candidates."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final
+
+import torch
+
+from moe_core.execution import Binding
+from moe_plugins.triton_moe import fp8_grouped, fp8_no_sort, fp8_swap_ab, w4_no_sort, w4_swap_ab
+from moe_plugins.triton_moe.expert_map import ExpertMap
+from moe_plugins.triton_moe.family_experts import FamilyExperts
+from moe_plugins.triton_moe.fp8_grouped import Fp8GroupedConfig
+from moe_plugins.triton_moe.fp8_weights import BLOCK, Fp8Rows, Fp8Weights
+from moe_plugins.triton_moe.no_sort import NoSortConfig
+from moe_plugins.triton_moe.options import GROUPED, NO_SORT, SWAP_AB
+from moe_plugins.triton_moe.paths import Family, Layer, Sorted, Unsorted, plain_between, plain_tokens
+from moe_plugins.triton_moe.quant_prepared import QuantPrepared, prepare_fp8
+from moe_plugins.triton_moe.quant_rows import quantize_pairs, quantize_rows
+from moe_plugins.triton_moe.swap_ab import SwapConfig
+from moe_plugins.triton_moe.w4_weights import W4Weights, prepare_w4
+
+
+class Fp8Experts(FamilyExperts):
+    """Tokens travel between ranks as they are multiplied: quantized."""
+
+    def quantize_input(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """e4m3 and float32 scales ``[N, groups]`` where ranks exchange tokens; elsewhere `x`, which few tokens need."""
+        if not self._binding.deployment.use_dp:
+            return x, None
+        num_tokens, hidden = x.shape
+        rows = Fp8Rows.empty(num_tokens, hidden, x.device, group=_group(self._layer.weights))
+        if num_tokens:
+            with self._on_device():
+                quantize_rows(x.contiguous(), rows, pdl=self._layer.pdl)
+        return rows.data, rows.scales.t()
+
+
+def _group(weights: Fp8Weights) -> int:
+    return BLOCK if weights.blocks else 0
+
+
+def _quantized(
+    layer: Layer, x_TH: torch.Tensor, x_scales_GT: torch.Tensor | None, found: ExpertMap, config: Any
+) -> tuple[Fp8Rows, Any]:
+    group, gathers = _group(layer.weights), not isinstance(config, Fp8GroupedConfig) or config.gathers
+    if x_scales_GT is not None:
+        return Fp8Rows(x_TH, x_scales_GT, group), config if gathers else config._replace(gathers=True)
+    num_tokens, hidden = x_TH.shape
+    rows = Fp8Rows.empty(num_tokens if gathers else found.max_rows, hidden, x_TH.device, group=group)
+    if gathers:
+        quantize_rows(x_TH, rows, pdl=layer.pdl)
+    else:
+        quantize_pairs(x_TH, found.row_of_pair, found.row_of_pair.numel() // num_tokens, rows, pdl=layer.pdl)
+    return rows, config
+
+
+def _between(layer: Layer, y_RH: torch.Tensor, num_rows: int, config: Any) -> Fp8Rows:
+    scaled = config.scaled if isinstance(config, Fp8GroupedConfig) else config.columns
+    return Fp8Rows.empty(num_rows, layer.sizes[2], y_RH.device, group=scaled)
+
+
+def _fp8_sizes(weights: Fp8Weights) -> tuple[int, int, int]:
+    num_local, hidden, inner = weights.w2_EHI.shape
+    return num_local, hidden, inner
+
+
+def _word_sizes(weights: W4Weights) -> tuple[int, int, int]:
+    return weights.sizes
+
+
+FP8: Final = Family(
+    prepared=lambda dtype: QuantPrepared(partial(prepare_fp8, dtype=dtype)),
+    unsorted=Unsorted(NoSortConfig, fp8_no_sort.run),
+    sorted={
+        SWAP_AB: Sorted(SwapConfig, fp8_swap_ab.up, fp8_swap_ab.down, lambda config: (config.rows, 1)),
+        GROUPED: Sorted(
+            Fp8GroupedConfig, fp8_grouped.up, fp8_grouped.down, lambda config: (config.rows, config.align)
+        ),
+    },
+    sizes=_fp8_sizes,
+    tokens=_quantized,
+    between=_between,
+    moves=torch.float8_e4m3fn,
+)  # fmt: skip
+"""e4m3 weights; activations become e4m3 where there is a map."""
+
+WORDS: Final = Family(
+    prepared=lambda dtype: QuantPrepared(partial(prepare_w4, dtype=dtype)),
+    unsorted=Unsorted(w4_no_sort.W4NoSortConfig, w4_no_sort.run),
+    sorted={
+        SWAP_AB: Sorted(w4_swap_ab.W4SwapConfig, w4_swap_ab.up, w4_swap_ab.down, lambda config: (config.rows, 1)),
+    },
+    sizes=_word_sizes,
+    tokens=plain_tokens,
+    between=plain_between,
+)
+"""Weights of four and eight bits; activations stay as they are."""
+
+
+def fp8(binding: Binding) -> Fp8Experts:
+    """Experts with e4m3 weights, by number of tokens."""
+    return Fp8Experts(FP8, (NO_SORT, *FP8.sorted), binding)
+
+
+def words(binding: Binding) -> FamilyExperts:
+    """Experts with four- or eight-bit weights, by number of tokens."""
+    return FamilyExperts(WORDS, (NO_SORT, *WORDS.sorted), binding)
