@@ -17,13 +17,7 @@ from moe_core.contract.tuning import Tuning
 from moe_core.contract.vocabulary import DType
 from moe_plugins.triton_moe.cost import MULTIPROCESSORS, Shape
 from moe_plugins.triton_moe.formats import NONE, format_name
-from moe_plugins.triton_moe.options import GLUON as GLUON
-from moe_plugins.triton_moe.options import GROUPED as GROUPED
-from moe_plugins.triton_moe.options import NO_SORT as NO_SORT
-from moe_plugins.triton_moe.options import PATHS as PATHS
-from moe_plugins.triton_moe.options import SWAP_AB as SWAP_AB
-from moe_plugins.triton_moe.options import options, paths_of
-from moe_plugins.triton_moe.options import predicted as predicted
+from moe_plugins.triton_moe.options import GLUON, GROUPED, NO_SORT, PATHS, SWAP_AB, options, paths_of, predicted
 from moe_plugins.triton_moe.table import Entry, Table
 
 GLUON_VERSIONS: Final = ("3.6",)

@@ -15,6 +15,7 @@ from moe_core.weights import ExpertWeights
 from moe_plugins.triton_moe.choice import Choice, Machine, machine_of, plan, reaching
 from moe_plugins.triton_moe.cost import Shape
 from moe_plugins.triton_moe.formats import format_name
+from moe_plugins.triton_moe.gradients import are_wanted
 from moe_plugins.triton_moe.options import SWAP_AB
 from moe_plugins.triton_moe.paths import Family, Layer, pair_rows, run
 from moe_plugins.triton_moe.recording import Recorder
@@ -66,15 +67,18 @@ class FamilyExperts:
         return x, None
 
     def run_moe(self, context: MoERunContext) -> torch.Tensor:
-        """The weighted sum of this rank's experts, ``[N, H]``. Raises ``RuntimeError`` where gradients are wanted."""
+        """The weighted sum of this rank's experts, ``[N, H]``."""
         inputs = self._inputs(context)
         if not inputs[0].shape[0]:
             return self._nothing(inputs[0])
-        return self._recorder((inputs[1].shape, len(inputs)), *inputs)[0]
+        return self._differentiated(*inputs) if are_wanted(self._prepared, *inputs) else self._run(*inputs)
 
     def run_unfinalized(self, context: MoERunContext) -> UnfinalizedOutput:
-        """A row per pair of token and expert; pairs whose expert is not here have the index -1."""
-        x_NH, ids_NK, _, *x_scales = self._inputs(context)
+        """A row per pair of token and expert; pairs whose expert is not here have the index -1. For inference."""
+        inputs = self._inputs(context)
+        if are_wanted(self._prepared, *inputs):
+            raise RuntimeError("rows of experts that are not finalized have no gradients; try: torch.no_grad()")
+        x_NH, ids_NK, _, *x_scales = inputs
         if not x_NH.shape[0]:
             return UnfinalizedOutput(self._nothing(x_NH), None, ids_NK.new_empty(0))
         # Without a map there are no rows to leave, whatever is faster.
@@ -103,6 +107,12 @@ class FamilyExperts:
         reached = [(self._reaching(row.tokens), row) for row in tuned]
         return table_of(self._machine, self._shape, reached, existing)
 
+    def _run(self, *inputs: torch.Tensor) -> torch.Tensor:
+        return self._recorder((inputs[1].shape, len(inputs)), *inputs)[0]
+
+    def _differentiated(self, *inputs: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError(f"{self._binding.candidate.identity} has no gradients; try: torch.no_grad()")
+
     def _choice(self, num_rows: int, paths: tuple[str, ...]) -> Choice:
         forced = self._forced
         if forced is not None and forced["path"] in paths:
@@ -130,8 +140,6 @@ class FamilyExperts:
         x, ids, scales, x_sf = context.x, context.token_selected_slots, context.token_final_scales, context.x_sf
         if self._prepared is None:
             raise RuntimeError("the experts have no weights yet: call prepare first")
-        if torch.is_grad_enabled() and (self._prepared.requires_grad or x.requires_grad or scales.requires_grad):
-            raise RuntimeError(f"{self._binding.candidate.identity} has no gradients; try: torch.no_grad()")
         rows = self._binding.dtype if x_sf is None else self._family.moves
         if (x.dtype, ids.dtype, scales.dtype) != (rows, torch.int32, torch.float32):
             raise ValueError(
@@ -146,7 +154,6 @@ class FamilyExperts:
         return Layer(
             weights=weights,
             activation=binding.activation,
-            top_k=self._shape.top_k,
             slot_start=binding.slot_start,
             multiprocessors=self._machine.multiprocessors,
             pdl=binding.device.type == "cuda" and torch.cuda.get_device_capability(binding.device) >= (9, 0),

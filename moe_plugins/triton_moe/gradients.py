@@ -11,6 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from moe_core.activation import Activation
 from moe_core.grouped import grouped_experts
+from moe_plugins.triton_moe.paths import Prepared
 from moe_plugins.triton_moe.prepared import PreparedWeights
 
 Run: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -22,7 +23,7 @@ UNIT: Final = 8
 """Elements of 16 bytes, of which torch's operation takes whole ones."""
 
 
-def are_wanted(prepared: PreparedWeights, *inputs: torch.Tensor) -> bool:
+def are_wanted(prepared: Prepared, *inputs: torch.Tensor) -> bool:
     """Whether a graph is recorded that leads to any of these."""
     return torch.is_grad_enabled() and (prepared.requires_grad or any(tensor.requires_grad for tensor in inputs))
 

@@ -133,15 +133,14 @@ class Layer(NamedTuple):
 
     weights: Any
     """As the family's kernels read them."""
+    family: Family
+    dtype: torch.dtype
+    """Of the output."""
     activation: Activation
-    top_k: int
     slot_start: int
     multiprocessors: int
     pdl: bool
     """Kernels start while their predecessors drain."""
-    family: Family = PLAIN
-    dtype: torch.dtype | None = None
-    """Of the output; ``None``: as the tokens."""
 
     @property
     def sizes(self) -> tuple[int, int, int]:
