@@ -34,6 +34,7 @@ from moe_core.routing import Router
 from moe_core.schedule import NO_BALANCER, ForwardInputs, LayerBalancer, Repeats
 from moe_core.schedule.abilities import UnfinalizedCombine, UnfinalizedOutput
 from moe_core.schedule.inputs import NO_EVENT, Event, InputReady
+from moe_core.shortcut import Shortcut
 from moe_core.weights import ExpertWeights
 
 
@@ -67,6 +68,9 @@ class ConfigurableMoE(torch.nn.Module):
         self._hidden_size, self._dtype, self._rank = binding.hidden_size, binding.dtype, binding.groups.rank
         self._repeats = Repeats(site.balancer.repeat_count)
         self._schedulers = make_schedulers(made, self._strategies, router.forward, site)
+        is_alone = report.deployment.world_size == 1 and site.balancer is NO_BALANCER
+        by_identity = {bound.binding.candidate.identity: bound for bound in made}
+        self._shortcut = Shortcut(report, by_identity, self._strategies, router) if is_alone else None
         make_callable(self)
 
     @classmethod
@@ -167,6 +171,14 @@ class ConfigurableMoE(torch.nn.Module):
             NotImplementedError: the backend cannot do what is asked for, or compiled code cannot.
             RuntimeError: gradients of compiled code are asked for.
         """
+        if (
+            self._shortcut is not None and all_rank_num_tokens is None and hidden_states_sf is None
+            and is_padding is None and lora_params is None and input_ready_event is None
+            and do_finalize and not use_dp_padding
+        ):  # fmt: skip
+            done = self._shortcut(hidden_states, router_logits, self._dtype)
+            if done is not None:
+                return done
         x_TH = self._rows_of(hidden_states, hidden_states_sf)
         logits_TE = _flat(router_logits)
         input_ids_T = None if input_ids is None else input_ids.reshape(-1)

@@ -26,6 +26,16 @@ class Router(torch.nn.Module):
         self.register_buffer("bias", bias_E, persistent=False)
         self.register_buffer("table", table_VK, persistent=False)
 
+    @property
+    def bias_now(self) -> torch.Tensor | None:
+        """`bias`; a module's own lookup takes the host longer than the rest of a call."""
+        return self._buffers["bias"]
+
+    @property
+    def route(self) -> Route:
+        """What it routes by."""
+        return self._route
+
     def replace(self, route: Route) -> Route:
         """Route by `route` from now on; returns what did it before."""
         before, self._route = self._route, route
@@ -35,5 +45,4 @@ class Router(torch.nn.Module):
         self, logits_TE: torch.Tensor, input_ids_T: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Expert ids int32 ``[T, K]`` and weights float32 ``[T, K]``."""
-        buffers = self._buffers  # a module's own lookup takes longer than the rest of this
-        return self._route(logits_TE, buffers["bias"], input_ids_T, buffers["table"])
+        return self._route(logits_TE, self.bias_now, input_ids_T, self._buffers["table"])

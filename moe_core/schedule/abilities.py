@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import torch
 
 from moe_core.execution import MoERunContext
+from moe_core.routing import Route
 
 
 class UnfinalizedOutput(NamedTuple):
@@ -58,6 +59,19 @@ class RoutesInKernel(Protocol):
 
     def run_from_logits(self, x: torch.Tensor, x_sf: torch.Tensor | None, router_logits: torch.Tensor) -> torch.Tensor:
         """The weighted sum per row, ``[T, H]``."""
+
+
+RoutedCall: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
+"""Rows ``[T, H]``, router logits ``[T, E]`` and correction bias ``[E]`` to the weighted sum per row ``[T, H]``, T > 0.
+Rows and logits are contiguous, and no gradients are wanted."""
+
+
+@runtime_checkable
+class JoinsRouting(Protocol):
+    """Can call a router and its own kernels as one, for less of the host's time than one after the other."""
+
+    def joined(self, route: Route) -> RoutedCall | None:
+        """Routing by `route` and the experts, without anything between them; ``None``: not with this `route`."""
 
 
 @runtime_checkable

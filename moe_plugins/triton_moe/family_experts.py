@@ -10,7 +10,8 @@ import torch
 import triton
 
 from moe_core.execution import BindError, Binding, MoERunContext
-from moe_core.schedule.abilities import UnfinalizedOutput
+from moe_core.routing import Route
+from moe_core.schedule.abilities import RoutedCall, UnfinalizedOutput
 from moe_core.weights import ExpertWeights
 from moe_plugins.triton_moe.choice import Choice, Machine, machine_of, plan, reaching
 from moe_plugins.triton_moe.cost import Shape
@@ -19,6 +20,7 @@ from moe_plugins.triton_moe.gradients import are_wanted
 from moe_plugins.triton_moe.options import SWAP_AB
 from moe_plugins.triton_moe.paths import Family, Layer, pair_rows, run
 from moe_plugins.triton_moe.recording import Recorder
+from moe_plugins.triton_moe.router import TritonRouter
 from moe_plugins.triton_moe.tuner import configs_of, table_of
 
 _Inputs = tuple[torch.Tensor, ...]
@@ -30,6 +32,7 @@ class FamilyExperts:
 
     _layer: Layer
     _recorder: Recorder
+    _joint: Recorder
 
     def __init__(self, family: Family, paths: tuple[str, ...], binding: Binding) -> None:
         missing = {path: why for path in paths if (why := family.lacks(path)) is not None}
@@ -43,6 +46,7 @@ class FamilyExperts:
         self._prepared: Any = None  # of the family: Prepared
         self._version = 0
         self._forced: Mapping[str, Any] | None = None
+        self._router: TritonRouter | None = None
 
     def prepare(self, weights: ExpertWeights) -> None:
         """Copy `weights` for the kernels; a second time into the same memory, which CUDA graphs may read."""
@@ -72,6 +76,15 @@ class FamilyExperts:
         if not inputs[0].shape[0]:
             return self._nothing(inputs[0])
         return self._differentiated(*inputs) if are_wanted(self._prepared, *inputs) else self._run(*inputs)
+
+    def joined(self, route: Route) -> RoutedCall | None:
+        """Routing and the experts as one recording, where `route` is this package's kernel."""
+        if not isinstance(route, TritonRouter):
+            return None
+        if route is not self._router:
+            self._router = route
+            self._forget()
+        return self._run_joined
 
     def run_unfinalized(self, context: MoERunContext) -> UnfinalizedOutput:
         """A row per pair of token and expert; pairs whose expert is not here have the index -1. For inference."""
@@ -110,6 +123,10 @@ class FamilyExperts:
     def _run(self, *inputs: torch.Tensor) -> torch.Tensor:
         return self._recorder((inputs[1].shape, len(inputs)), *inputs)[0]
 
+    def _run_joined(self, x_TH: torch.Tensor, logits_TE: torch.Tensor, bias_E: torch.Tensor | None) -> torch.Tensor:
+        inputs = (x_TH, logits_TE) if bias_E is None else (x_TH, logits_TE, bias_E)
+        return self._joint((x_TH.shape[0], logits_TE.dtype, len(inputs)), *inputs)[0]
+
     def _differentiated(self, *inputs: torch.Tensor) -> torch.Tensor:
         raise RuntimeError(f"{self._binding.candidate.identity} has no gradients; try: torch.no_grad()")
 
@@ -123,7 +140,15 @@ class FamilyExperts:
         return reaching(num_rows, self._binding.num_local_slots, self._binding.num_slots)
 
     def _forget(self) -> None:
-        self._recorder = Recorder(self._compute, self._prepared.tensors() if self._prepared else ())
+        kept = self._prepared.tensors() if self._prepared else ()
+        self._recorder, self._joint = Recorder(self._compute, kept), Recorder(self._route_and_compute, kept)
+
+    def _route_and_compute(
+        self, x_TH: torch.Tensor, logits_TE: torch.Tensor, bias_E: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor]:
+        assert self._router is not None  # joined has seen to it
+        ids_TK, scales_TK = self._router(logits_TE, bias_E, None, None)
+        return self._compute(x_TH, ids_TK, scales_TK)
 
     def _compute(self, *inputs: torch.Tensor) -> tuple[torch.Tensor]:
         # What came quantized is only read where rows are sorted.

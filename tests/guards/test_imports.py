@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 ORDER = (
     "contract", "resolve", "registry", "environment", "ingest", "explain", "activation", "routing", "quantization",
     "weights", "fused_weights", "reference", "checkpoint", "permutation", "grouped", "execution", "communication",
-    "schedule", "balance", "dwdp", "bind", "compiled", "assembly", "layer",
+    "schedule", "balance", "dwdp", "bind", "compiled", "assembly", "shortcut", "layer",
     "integrations", "testing", "measure", "cli",
 )  # fmt: skip
 PIECES = sorted(p.stem for p in (ROOT / "moe_core").iterdir() if p.suffix == ".py" or (p / "__init__.py").exists())
