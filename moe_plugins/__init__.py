@@ -15,7 +15,7 @@ from moe_plugins import (
     triton_moe,
     vanilla,
 )
-from moe_plugins.triton_moe import routing_candidates
+from moe_plugins.triton_moe import quant_candidates, routing_candidates
 
 PLUGINS: tuple[object, ...] = (
     *declared.PLUGINS,
@@ -35,4 +35,5 @@ PLUGINS: tuple[object, ...] = (
         for candidate in plugin.CANDIDATES
     ),
     *(Declared(candidate, tuning=triton_moe.TUNING[candidate.identity]) for candidate in triton_moe.CANDIDATES),
+    *(Declared(candidate, tuning=quant_candidates.TUNING) for candidate in quant_candidates.CANDIDATES),
 )

@@ -57,7 +57,7 @@ def test_without_a_winner_nothing_runs(moe, qwen):
 def test_outside_the_tolerance_is_status_1(moe, qwen, monkeypatch):
     from moe_core.cli import trial
 
-    monkeypatch.setattr(trial, "tolerance_in", lambda dtype, declared: 1e-9)
+    monkeypatch.setattr(trial, "tolerance_of", lambda candidate, dtype: 1e-9)
     said = moe("run", qwen, *FEW)
     assert said.status == 1
     assert "outside the tolerance" in said.out
