@@ -78,7 +78,8 @@ def _swapped(rows: int, rate: float) -> Tiles:
 
 
 def _fp8_swapped(rows: int, rate: float) -> Tiles:
-    return Tiles(rows, Rates(rate, 11.0), {"rows": rows, "columns": 128}, {"rows": rows})
+    # Gate and up of a tile are taken apart in registers where there are 16 columns to a warp.
+    return Tiles(rows, Rates(rate, 11.0), {"rows": rows, "columns": 128, "warps": 8}, {"rows": rows})
 
 
 def _words(rows: int, rate: float, **wide: Any) -> Tiles:

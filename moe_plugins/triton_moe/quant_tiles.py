@@ -21,9 +21,9 @@ _FP8_UNSORTED: Final[tuple[Config, ...]] = (
 )
 # What `up` gives one scale, `down` takes in steps that it divides.
 _FP8_SWAPPED: Final[tuple[tuple[Config, Config], ...]] = (
-    ({"columns": 128}, {}),
-    ({"columns": 128}, {"columns": 128}),
-    ({"columns": 128, "stages": 4}, {"stages": 4}),
+    ({"columns": 128, "warps": 8}, {}),
+    ({"columns": 128, "warps": 8}, {"columns": 128, "warps": 8}),
+    ({"columns": 128, "warps": 8, "stages": 4}, {"stages": 4}),
     ({}, {"block": 64, "stages": 4}),
     ({}, {"block": 64, "columns": 128, "stages": 5}),
 )
@@ -33,7 +33,6 @@ _FP8_TILED: Final[tuple[tuple[Config, Config], ...]] = (
     ({"passes": 2, "group": 16}, {"columns": 128, "group": 16}),
     ({"passes": 2, "stages": 4}, {"columns": 128, "stages": 4}),
     ({"rows": 128, "columns": 128, "warps": 8}, {"rows": 128, "columns": 128, "warps": 8}),
-    ({"rows": 128, "columns": 128, "warps": 8, "gathers": False}, {"rows": 128, "columns": 128, "warps": 8}),
 )
 _WORDS_UNSORTED: Final[tuple[Config, ...]] = (
     {},
@@ -43,13 +42,19 @@ _WORDS_UNSORTED: Final[tuple[Config, ...]] = (
     {"down_columns": 32},
     {"up_stages": 4, "down_stages": 4},
 )
-_WORDS_SWAPPED: Final[tuple[tuple[Config, Config], ...]] = (
-    ({}, {}),
-    ({"weight_rows": 128}, {"weight_rows": 128}),
-    ({"stages": 6}, {"stages": 6}),
-    ({"weight_rows": 128, "warps": 8}, {"weight_rows": 128, "warps": 8}),
-    ({"weight_rows": 128, "warps": 8, "group": 8}, {"weight_rows": 128, "warps": 8, "group": 8}),
+_WORDS_SHORT: Final[tuple[Config, ...]] = (
+    {},
+    {"weight_rows": 128},
+    {"stages": 6},
+    {"weight_rows": 128, "warps": 8},
 )
+_WORDS_TALL: Final[tuple[Config, ...]] = (
+    {"weight_rows": 128, "warps": 8},
+    {"weight_rows": 128, "warps": 8, "group": 8},
+    {"group": 8},
+)
+TALL: Final = 128
+"""Tokens of a tile whose sums need the registers of eight warps, or half the weight rows."""
 _HEIGHTS: Final[Mapping[bool, Sequence[int]]] = {True: (8, 16, 32, 64), False: (8, 16, 32, 64, 128)}
 
 
@@ -63,8 +68,13 @@ def quantized_tiles(path: str, shape: Shape, tokens: int) -> Iterator[dict[str, 
         heights = _HEIGHTS[fp8]
         fitting = [rows for rows in heights if rows >= mean][: 1 if mean <= 4 else 2] or [heights[-1]]
         for rows in fitting:
-            for up, down in _FP8_SWAPPED if fp8 else _WORDS_SWAPPED:
+            for up, down in _FP8_SWAPPED if fp8 else _alike(_WORDS_TALL if rows >= TALL else _WORDS_SHORT):
                 yield {"up": {"rows": rows, **up}, "down": {"rows": rows, **down}}
     else:
         for up, down in _FP8_TILED:
             yield {"up": dict(up), "down": dict(down)}
+
+
+def _alike(tiles: Sequence[Config]) -> list[tuple[Config, Config]]:
+    """The same for both kernels."""
+    return [(one, one) for one in tiles]
