@@ -22,7 +22,7 @@ class Judge(Protocol):
     """The error of an answer to the tokens that it was made for."""
 
     def error(self, answer: Any) -> float | None:
-        """Relative Frobenius error; ``None`` when the answer has NaN or infinity, or another shape."""
+        """Relative Frobenius error; ``None`` when the answer has NaN, infinity, ids of no expert, or another shape."""
 
 
 class ExpertsJudge:
@@ -70,6 +70,9 @@ class RoutingJudge:
 
     def error(self, answer: Any) -> float | None:
         """Of all rows."""
+        ids_TK, weights_TK = answer
+        if ids_TK.shape != weights_TK.shape or not bool(((ids_TK >= 0) & (ids_TK < self._num_experts)).all()):
+            return None
         return _finite(relative_error(self._dense(*answer), self._expected_TE))
 
     def _dense(self, ids_TK: torch.Tensor, weights_TK: torch.Tensor) -> torch.Tensor:

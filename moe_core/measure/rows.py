@@ -57,6 +57,8 @@ class Attempt:
     def judge_replay(self, judge: Judge) -> None:
         """Compare what the replays wrote as well."""
         if self.replay is not None and self.error is not None:
+            # Graphs of one pool overwrite each other's outputs, and another may have had the last turn.
+            self.replay.graph.replay()
             again = judge.error(self.replay.output)
             self.error = None if again is None else max(self.error, again)
 
@@ -65,7 +67,7 @@ class Attempt:
         subject, timing = self.subject, graph or eager
         reason = self.reason
         if reason is None and timing is not None and self.error is None:
-            reason = "the answer has NaN, infinity, or another shape"
+            reason = "the answer has NaN, infinity, ids of no expert, or another shape"
         return Row(
             name=subject.name,
             role=subject.role,
