@@ -40,7 +40,9 @@ class RowBytes:
 
 def as_bytes(rows: torch.Tensor) -> torch.Tensor:
     """uint8 ``[T, bytes of a row]``: collectives know few one-byte types, and bytes travel unchanged under any name."""
-    return rows.contiguous().view(rows.shape[0], prod(rows.shape[1:])).view(torch.uint8)
+    width = prod(rows.shape[1:]) * rows.element_size()
+    # Flat in between: where a dimension is 1, what counts as contiguous may have any stride there.
+    return rows.contiguous().flatten().view(torch.uint8).view(rows.shape[0], width)
 
 
 def from_bytes(columns: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

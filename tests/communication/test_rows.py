@@ -35,3 +35,9 @@ def test_the_row_of_nobody_is_zeros_with_an_id_of_minus_one():
     assert ids.tolist() == [[-1, -1]] * 2
     x, ids = form.unpack(form.pack(tensors)[[2]])
     assert ids.tolist() == [[0, 0]]
+
+
+def test_a_column_may_have_any_stride_where_its_width_is_one():
+    column = torch.arange(6.0).view(1, 6).t()
+    form = RowBytes((column,))
+    assert_bitwise_equal(form.unpack(form.pack((column,))[:6])[0], torch.arange(6.0).view(6, 1))
