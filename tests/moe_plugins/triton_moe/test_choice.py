@@ -6,11 +6,14 @@ from itertools import pairwise
 import pytest
 
 from moe_core.contract.deployment import MoEDeployment
+from moe_core.contract.vocabulary import QuantAlgo
 from moe_core.environment import preset
 from moe_core.testing.problems import small_problem
 from moe_plugins.triton_moe import choice
 from moe_plugins.triton_moe.choice import GLUON, GROUPED, NO_SORT, PATHS, SWAP_AB, Machine, plan, predicted
 from moe_plugins.triton_moe.cost import Shape
+from moe_plugins.triton_moe.formats import FORMATS, format_name
+from moe_plugins.triton_moe.options import paths_of
 from moe_plugins.triton_moe.table import Entry, Table, TableError
 from moe_plugins.triton_moe.tuner import configs_of, table_of
 
@@ -131,6 +134,44 @@ def test_a_far_entry_is_not_taken(measured, shape, tokens):
     assert plan(H200, shape, tokens).source == "cost_model"
 
 
+def test_times_of_one_format_say_nothing_of_another(measured):
+    blocks = QWEN._replace(format="fp8_blocks")
+    measured((blocks, 64, SWAP_AB, {"up": {"rows": 8}}, 150.0))
+    assert plan(H200, QWEN, 64).source == plan(H200, QWEN._replace(format="fp8"), 64).source == "cost_model"
+    found = plan(H200, blocks, 64)
+    assert (found.source, found.key) == (
+        "table",
+        "NVIDIA H200 bfloat16 fp8_blocks E128 H2048 I768 K8, 64 tokens, triton 3.6",
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "none"])
+def test_every_format_has_a_choice_for_every_number_of_tokens(name):
+    shape = QWEN._replace(format=name)
+    assert [plan(H200, shape, tokens).path for tokens in (1, 64)] == [NO_SORT, SWAP_AB]
+    for tokens in (1, 64, 16384):
+        found = plan(H200, shape, tokens)
+        if tokens < 16384:  # where bytes are what is waited for
+            assert found.microseconds < plan(H200, QWEN, tokens).microseconds
+        assert found.path in {config["path"] for config in configs_of(paths_of(shape), shape, tokens)}
+
+
+@pytest.mark.parametrize(
+    ("quant", "group", "name"),
+    [
+        (QuantAlgo.W4A16_AWQ, None, "int4_128"),
+        (QuantAlgo.W4A16_GPTQ, 32, "int4_32"),
+        (QuantAlgo.W4A16_GPTQ, 256, "int4_128"),
+        (QuantAlgo.W4A16_GPTQ, 16, None),
+        (QuantAlgo.W4A16, None, "int4_128"),
+        (QuantAlgo.NVFP4, None, "nvfp4"),
+        (QuantAlgo.MXFP8, None, None),
+    ],
+)
+def test_names_of_formats(quant, group, name):
+    assert format_name(quant, group) == name
+
+
 def test_more_tokens_than_were_measured_are_near(measured):
     measured((QWEN, 16384, GROUPED, {}, 2500.0))
     assert plan(H200, QWEN, 200_000).source == "nearest"
@@ -143,13 +184,13 @@ def table_text(**changes):
     }  # fmt: skip
     data = {"schema": 1, "device": "NVIDIA H200", "triton": "3.6", "entries": [entry]}
     for name, value in changes.items():
-        (entry if name in entry else data)[name] = value
+        (data if name in data else entry)[name] = value
     return json.dumps(data)
 
 
 def test_a_table_is_what_it_writes():
-    table = Table.parse(table_text(), "tables/own.json")
-    assert json.dumps(table.as_json()) == table_text()
+    for text in (table_text(), table_text(format="mxfp4")):
+        assert json.dumps(Table.parse(text, "tables/own.json").as_json()) == text
 
 
 @pytest.mark.parametrize(
@@ -163,6 +204,7 @@ def test_a_table_is_what_it_writes():
         (table_text(microseconds="fast"), "must be positive numbers"),
         (table_text(gated=1), "gated a boolean"),
         (table_text(config=[]), "config must be an object"),
+        (table_text(format="fp7"), "format must be one of none, .*; found fp7"),
         (table_text(entries=[{"tokens": 1}]), "has or lacks config"),
         (table_text(entries=3), "not iterable"),
     ],

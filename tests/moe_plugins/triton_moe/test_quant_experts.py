@@ -6,6 +6,7 @@ from types import MappingProxyType
 import pytest
 import torch
 
+from moe_core.communication.rows import RowBytes
 from moe_core.contract.deployment import MoEDeployment
 from moe_core.contract.vocabulary import DType, QuantAlgo
 from moe_core.execution import BindError, MoERunContext, ParallelGroups
@@ -151,9 +152,11 @@ def test_rows_travel_quantized_where_ranks_exchange_them(quant, path):
     batch = trial.batch(6)
     x, x_sf = apart.quantize_input(batch.x)
     assert (x.dtype, x_sf.shape) == (torch.float8_e4m3fn, (6, -(-144 // 128) if quant is BLOCKS else 1))
+    form = RowBytes((x, x_sf))
     order = torch.tensor([5, 3, 0])  # as another rank may receive them
     ids, scales = batch.token_selected_slots[order], batch.token_final_scales[order]
-    moved = MoERunContext(x[order], ids, scales, x_sf[order])
+    received, received_sf = form.unpack(form.pack((x, x_sf))[order])
+    moved = MoERunContext(received, ids, scales, received_sf)
     assert_bitwise_equal(apart.run_moe(moved), together.run_moe(MoERunContext(batch.x[order], ids, scales)))
     assert [tensor.shape[0] for tensor in apart.quantize_input(batch.x[:0])] == [0, 0]
 
