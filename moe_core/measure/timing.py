@@ -55,11 +55,16 @@ class Replay:
         torch.cuda.current_stream().wait_stream(side)
         self.calls = calls
         self.graph = torch.cuda.CUDAGraph()
-        # The outer context: a capture that fails leaves its own stream as the current one.
-        with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(self.graph, pool=pool):
-            self.output = call(0)
-            for index in range(1, calls):
-                call(index)
+        # Without torch.cuda.graph, which gives all cached memory back first: dozens of captures take turns here.
+        torch.cuda.synchronize()
+        with torch.cuda.stream(side):
+            self.graph.capture_begin(pool=pool)
+            try:
+                self.output = call(0)
+                for index in range(1, calls):
+                    call(index)
+            finally:
+                self.graph.capture_end()
 
 
 def time_replays(replays: Mapping[Key, Replay], budget: Budget) -> dict[Key, Timing]:
