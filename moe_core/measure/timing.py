@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -63,8 +64,11 @@ class Replay:
                 self.output = call(0)
                 for index in range(1, calls):
                     call(index)
-            finally:
-                self.graph.capture_end()
+            except BaseException:
+                with suppress(RuntimeError):  # a broken capture is not to hide what broke it
+                    self.graph.capture_end()
+                raise
+            self.graph.capture_end()
 
 
 def time_replays(replays: Mapping[Key, Replay], budget: Budget) -> dict[Key, Timing]:
