@@ -19,12 +19,14 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from moe_plugins.triton_moe.launch import launch
 
-HISTOGRAM_PAIRS: Final = 512
-HISTOGRAM_BINS: Final = 256
-"""Up to so many pairs and experts, every program counts for itself, and one kernel is enough."""
-EXPERT_PAIRS: Final = 4096
-"""Up to so many pairs, one program per expert that reads them all is faster than one per block of pairs."""
-BLOCK_PAIRS: Final = 1024
+ALONE_PAIRS: Final = 512
+ALONE_BINS: Final = 256
+"""Up to so many pairs and experts, one program per expert that counts for itself is faster than two kernels."""
+SMALL_BLOCK: Final = 128
+SMALL_PAIRS: Final = 8192
+"""Up to so many pairs, blocks are small, and compare their pairs with each other. Every block reads the counts of all
+blocks, so for more pairs they are larger; those sort."""
+LARGE_BLOCK: Final = 1024
 
 
 class ExpertMap(NamedTuple):
@@ -73,8 +75,9 @@ def map_experts(
     num_pairs = ids_TK.numel()
     max_rows, max_tiles = map_bounds(num_pairs, num_local, tile, align)
     bins = max(triton.next_power_of_2(num_local), 16)
-    by_block = num_pairs > EXPERT_PAIRS
-    num_blocks = triton.cdiv(num_pairs, BLOCK_PAIRS) if by_block else 0
+    alone = num_pairs <= ALONE_PAIRS and bins <= ALONE_BINS
+    block = SMALL_BLOCK if num_pairs <= SMALL_PAIRS else LARGE_BLOCK
+    num_blocks = 0 if alone else triton.cdiv(num_pairs, block)
     # 16-byte pieces of one buffer: one allocation is cheaper than nine.
     sizes = (num_local, num_local, max_rows, num_pairs, max_tiles, max_tiles, max_tiles, 1)
     padded = [*(-(-size // 4) * 4 for size in sizes), num_blocks * bins]
@@ -82,29 +85,21 @@ def map_experts(
     *pieces, block_counts = buffer.split(padded)
     found = ExpertMap(*(piece[:size] for piece, size in zip(pieces, sizes, strict=True)))
     meta = {"L": num_local, "BINS": bins, "ALIGN": align, "PDL": pdl}
-    if by_block:
-        meta |= {"BLOCK": BLOCK_PAIRS}
+    if alone:
+        block = max(triton.next_power_of_2(num_pairs), 128)
         launch(
-            _count_blocks, (num_blocks,),
-            (ids_TK, block_counts, found.pair_of_row, num_pairs, slot_start, max_rows),
-            meta, num_warps=4, pdl=pdl,
-        )  # fmt: skip
-        launch(
-            _place_blocks, (num_blocks,), (ids_TK, block_counts, *found, num_pairs, slot_start),
-            {**meta, "TILE": tile}, num_warps=8, pdl=pdl,
+            _place_expert, (num_local,), (ids_TK, *found, num_pairs, slot_start),
+            {**meta, "TILE": tile, "BLOCK": block}, num_warps=4, pdl=pdl,
         )  # fmt: skip
         return found
-    alone = num_pairs <= HISTOGRAM_PAIRS and bins <= HISTOGRAM_BINS
-    block = min(max(triton.next_power_of_2(num_pairs), 128), 4096)
-    num_warps = 4 if block <= 1024 else 8
-    if not alone:
-        launch(
-            _count_expert, (num_local,), (ids_TK, found.counts, num_pairs, slot_start),
-            {"L": num_local, "BLOCK": block, "PDL": pdl}, num_warps=4, pdl=pdl,
-        )  # fmt: skip
+    num_warps = 4 if block == SMALL_BLOCK else 8
     launch(
-        _place_expert, (num_local,), (ids_TK, *found, num_pairs, slot_start),
-        {**meta, "TILE": tile, "BLOCK": block, "ALONE": alone}, num_warps=num_warps, pdl=pdl,
+        _count_blocks, (num_blocks,), (ids_TK, block_counts, found.pair_of_row, num_pairs, slot_start, max_rows),
+        {**meta, "BLOCK": block}, num_warps=4, pdl=pdl,
+    )  # fmt: skip
+    launch(
+        _place_blocks, (num_blocks,), (ids_TK, block_counts, *found, num_pairs, slot_start),
+        {**meta, "TILE": tile, "BLOCK": block, "COMPARE": block == SMALL_BLOCK}, num_warps=num_warps, pdl=pdl,
     )  # fmt: skip
     return found
 
@@ -118,26 +113,12 @@ def _local(ids, pair, num_pairs, slot_start, L: tl.constexpr, NOBODY: tl.constex
 
 
 @triton.jit(do_not_specialize=["num_pairs", "slot_start"])
-def _count_expert(ids, counts, num_pairs, slot_start, L: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
-    """How many pairs one expert has."""
-    if PDL:
-        gdc_wait()
-        gdc_launch_dependents()
-    e = tl.program_id(0)
-    own = tl.zeros([BLOCK], tl.int32)
-    for first in range(0, num_pairs, BLOCK):
-        slot = _local(ids, first + tl.arange(0, BLOCK), num_pairs, slot_start, L, -1)
-        own += (slot == e).to(tl.int32)
-    tl.store(counts + e, tl.sum(own))
-
-
-@triton.jit(do_not_specialize=["num_pairs", "slot_start"])
 def _place_expert(
     ids, counts, offsets, pair_of_row, row_of_pair, tile_expert, tile_row, tile_rows, num_tiles, num_pairs, slot_start,
     L: tl.constexpr, BINS: tl.constexpr, ALIGN: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
-    ALONE: tl.constexpr, PDL: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
-    """One program per expert reads all ids and places its own; `ALONE`, it also counts everybody's."""
+    """One program per expert reads all ids, no more than a block, counts everybody's and places its own."""
     if PDL:
         gdc_wait()
         gdc_launch_dependents()
@@ -145,22 +126,17 @@ def _place_expert(
     bin_B = tl.arange(0, BINS)
     pair = tl.arange(0, BLOCK)
     slot = _local(ids, pair, num_pairs, slot_start, L, -1)
-    if ALONE:
-        count_B = tl.histogram(tl.maximum(slot, 0), BINS, mask=slot >= 0)
-        count = tl.sum((slot == e).to(tl.int32))
-        tl.store(counts + e, count)
-    else:
-        count_B = tl.load(counts + bin_B, mask=bin_B < L, other=0)
-        count = tl.load(counts + e)
+    count_B = tl.histogram(tl.maximum(slot, 0), BINS, mask=slot >= 0)
     first_row = tl.sum(tl.where(bin_B < e, (count_B + (ALIGN - 1)) // ALIGN * ALIGN, 0))
     first_tile = tl.sum(tl.where(bin_B < e, (count_B + (TILE - 1)) // TILE, 0))
-    row = _put(pair_of_row, row_of_pair, e, pair, slot, first_row, num_pairs)
-    # The first block is apart, so that its loads are under way while counts are summed.
-    for first in range(BLOCK, num_pairs, BLOCK):
-        pair = first + tl.arange(0, BLOCK)
-        slot = _local(ids, pair, num_pairs, slot_start, L, -1)
-        row = _put(pair_of_row, row_of_pair, e, pair, slot, row, num_pairs)
+    own = (slot == e).to(tl.int32)
+    count, row = tl.sum(own), first_row + tl.cumsum(own) - 1
+    tl.store(pair_of_row + row, pair, mask=own > 0)
+    tl.store(row_of_pair + pair, row, mask=own > 0)
+    if e == 0:
+        tl.store(row_of_pair + pair, tl.full([BLOCK], -1, tl.int32), mask=(slot < 0) & (pair < num_pairs))
     own_tiles = (count + (TILE - 1)) // TILE
+    tl.store(counts + e, count)
     tl.store(offsets + e, first_row)
     if e == L - 1:
         tl.store(num_tiles, first_tile + own_tiles)
@@ -173,18 +149,6 @@ def _place_expert(
         i = count + tl.arange(0, ALIGN)
         is_padding = i < (count + (ALIGN - 1)) // ALIGN * ALIGN
         tl.store(pair_of_row + first_row + i, tl.full([ALIGN], -1, tl.int32), mask=is_padding)
-
-
-@triton.jit
-def _put(pair_of_row, row_of_pair, e, pair, slot, row, num_pairs):
-    """Rows from `row` on for those of `pair` whose expert is `e`; returns the next free row."""
-    own = (slot == e).to(tl.int32)
-    rows = row + tl.cumsum(own) - 1
-    tl.store(pair_of_row + rows, pair, mask=own > 0)
-    tl.store(row_of_pair + pair, rows, mask=own > 0)
-    if e == 0:
-        tl.store(row_of_pair + pair, tl.full(pair.shape, -1, tl.int32), mask=(slot < 0) & (pair < num_pairs))
-    return row + tl.sum(own)
 
 
 @triton.jit(do_not_specialize=["num_pairs", "slot_start", "max_rows"])
@@ -211,7 +175,7 @@ def _place_blocks(
     ids, block_counts, counts, offsets, pair_of_row, row_of_pair, tile_expert, tile_row, tile_rows, num_tiles,
     num_pairs, slot_start,
     L: tl.constexpr, BINS: tl.constexpr, ALIGN: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
-    PDL: tl.constexpr,
+    COMPARE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Each program places one block of pairs, behind those of the blocks before it, and lists some tiles."""
     if PDL:
@@ -219,15 +183,20 @@ def _place_blocks(
         gdc_launch_dependents()
     block, num_blocks = tl.program_id(0), tl.num_programs(0)
     bin_B = tl.arange(0, BINS)
-    # Sorted by expert, a pair's rank in its block is its place less that of its expert's first pair.
-    slot = _local(ids, block * BLOCK + tl.arange(0, BLOCK), num_pairs, slot_start, L, L)
-    key = tl.sort(slot * BLOCK + tl.arange(0, BLOCK))
-    slot, pair = key // BLOCK, block * BLOCK + key % BLOCK
-    count_B, before_B, own_B = _sum_blocks(block_counts, block, num_blocks, BINS)
+    pair = block * BLOCK + tl.arange(0, BLOCK)
+    slot = _local(ids, pair, num_pairs, slot_start, L, L)
+    if COMPARE:
+        rank = _rank(ids, slot, block, num_pairs, slot_start, L, BLOCK)
+    else:
+        # Sorted by expert, a pair's rank in its block is its place less that of its expert's first pair.
+        key = tl.sort(slot * BLOCK + tl.arange(0, BLOCK))
+        slot, pair = key // BLOCK, block * BLOCK + key % BLOCK
+        own_B = tl.load(block_counts + block * BINS + bin_B)
+        rank = tl.arange(0, BLOCK) - tl.gather(tl.cumsum(own_B) - own_B, tl.minimum(slot, BINS - 1), 0)
+    count_B, before_B = _sum_blocks(block_counts, block, num_blocks, BINS)
     aligned_B = (count_B + (ALIGN - 1)) // ALIGN * ALIGN
     start_B = tl.cumsum(aligned_B) - aligned_B
-    row = tl.gather(start_B + before_B - (tl.cumsum(own_B) - own_B), tl.minimum(slot, BINS - 1), 0)
-    row += tl.arange(0, BLOCK)
+    row = tl.gather(start_B + before_B, tl.minimum(slot, BINS - 1), 0) + rank
     tl.store(pair_of_row + row, pair, mask=slot < L)
     tl.store(row_of_pair + pair, tl.where(slot < L, row, -1), mask=pair < num_pairs)
     tiles_B = (count_B + (TILE - 1)) // TILE
@@ -245,7 +214,7 @@ def _place_blocks(
 
 @triton.jit
 def _sum_blocks(block_counts, block, num_blocks, BINS: tl.constexpr):
-    """Pairs of each expert in all blocks, in those before `block`, and in it."""
+    """Pairs of each expert in all blocks, and in those before `block`."""
     ROWS: tl.constexpr = 8192 // BINS
     bin_B = tl.arange(0, BINS)
     total_B, before_B = tl.zeros([BINS], tl.int32), tl.zeros([BINS], tl.int32)
@@ -254,4 +223,17 @@ def _sum_blocks(block_counts, block, num_blocks, BINS: tl.constexpr):
         counts_RB = tl.load(block_counts + b[:, None] * BINS + bin_B[None, :], mask=(b < num_blocks)[:, None], other=0)
         total_B += tl.sum(counts_RB, 0)
         before_B += tl.sum(tl.where((b < block)[:, None], counts_RB, 0), 0)
-    return total_B, before_B, tl.load(block_counts + block * BINS + bin_B)
+    return total_B, before_B
+
+
+@triton.jit
+def _rank(ids, slot, block, num_pairs, slot_start, L: tl.constexpr, BLOCK: tl.constexpr):
+    """How many pairs of the block come before each pair, and have its expert."""
+    AT_ONCE: tl.constexpr = 64
+    i = tl.arange(0, BLOCK)
+    same = tl.zeros([BLOCK, AT_ONCE], tl.int32)
+    for first in tl.static_range(0, BLOCK, AT_ONCE):  # unrolled, so that all loads are under way together
+        j = first + tl.arange(0, AT_ONCE)
+        other = _local(ids, block * BLOCK + j, num_pairs, slot_start, L, -1)
+        same += ((slot[:, None] == other[None, :]) & (j[None, :] < i[:, None])).to(tl.int32)
+    return tl.sum(same, 1)
