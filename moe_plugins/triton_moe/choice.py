@@ -114,7 +114,7 @@ def _measured(entry: Entry, machine: Machine, shape: Shape, tokens: int, lacks: 
     if not lacks and entry.shape != shape:
         lacks = f"no entry for {_key(machine.device, shape, tokens, machine.triton)}"
     elif not lacks and entry.tokens != tokens:
-        lacks = f"no entry for {tokens} tokens"
+        lacks = f"no entry for {tokens} token{'s'[: tokens != 1]}"
     sms = machine.multiprocessors
     ratio = predicted(entry.path, shape, tokens, sms) / predicted(entry.path, entry.shape, entry.tokens, sms)
     return Choice(
