@@ -124,6 +124,6 @@ def _boxes(matrix: torch.Tensor, rows: int, columns: int) -> Any:
     from triton.experimental.gluon import language as gl
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-    dtype = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}[matrix.dtype]
-    layout = gl.NVMMASharedLayout.get_default_for([rows, columns], dtype)
+    dtypes = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.float8_e4m3fn: gl.float8e4nv}
+    layout = gl.NVMMASharedLayout.get_default_for([rows, columns], dtypes[matrix.dtype])
     return TensorDescriptor(matrix, list(matrix.shape), [matrix.shape[1], 1], [rows, columns], layout)

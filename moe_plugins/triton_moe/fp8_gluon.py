@@ -1,0 +1,116 @@
+"""Many rows per expert in block-scaled fp8: a grouped matrix product that keeps Hopper's tensor cores busy, in Gluon.
+
+Tiles of 128 rows and 128 columns, one persistent program per multiprocessor. Tokens are copied into the rows of the map
+as they are quantized, by :func:`~moe_plugins.triton_moe.quant_rows.quantize_pairs`, so that the memory engine can
+bring them as it brings weights.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from moe_core.activation import Activation
+from moe_core.contract.vocabulary import ActivationType
+from moe_plugins.triton_moe.activation import activation_meta
+from moe_plugins.triton_moe.expert_map import ExpertMap
+from moe_plugins.triton_moe.fp8_weights import BLOCK, Fp8Rows, Fp8Weights
+from moe_plugins.triton_moe.grouped_gluon import ALIGN, ROWS, _boxes, available
+from moe_plugins.triton_moe.launch import launch
+
+__all__ = ["ALIGN", "ROWS", "Fp8GluonConfig", "available", "down", "up"]
+
+
+class Fp8GluonConfig(NamedTuple):
+    """How one of the two kernels is cut."""
+
+    stages: int = 6
+    """5 or 6; 6 fill the shared memory."""
+    group: int = 8
+    """Row tiles that sweep the columns together."""
+    lead: int = 0
+    """Stages by which one half of a tile's rows is ahead of the other: one stores while the other multiplies."""
+
+
+def up(
+    x: Fp8Rows,
+    found: ExpertMap,
+    weights: Fp8Weights,
+    activation: Activation,
+    top_k: int,
+    h: Fp8Rows,
+    config: Fp8GluonConfig,
+    *,
+    programs: int,
+    pdl: bool = False,
+) -> None:
+    """FC1 and the activation of every row of the map, into `h`; `programs` is the number of multiprocessors.
+
+    `x` are tokens in the rows of the map. Rows of `h` that are no pairs are undefined. Raises ``ValueError`` unless
+    weights have scales by block, and `x` and `h` by group of 128 columns.
+    """
+    _, hidden, inter = weights.w2_EHI.shape
+    _check(weights, x)
+    _check(weights, h)
+    _launch(
+        x, found, weights.fc1_EGH, weights.s1, weights.b1_EG, h.data, h.scales, config, programs, pdl,
+        {"K": hidden, "COLUMNS": inter, "PASSES": weights.halves, **activation_meta(activation)},
+    )  # fmt: skip
+
+
+def down(
+    h: Fp8Rows,
+    found: ExpertMap,
+    weights: Fp8Weights,
+    y_RH: torch.Tensor,
+    config: Fp8GluonConfig,
+    *,
+    programs: int,
+    pdl: bool = False,
+) -> None:
+    """FC2 of every row of the map, into `y_RH`, bfloat16 or float16; not weighed. Raises as :func:`up` does."""
+    _, hidden, inter = weights.w2_EHI.shape
+    _check(weights, h)
+    identity = activation_meta(Activation(ActivationType.IDENTITY))
+    _launch(
+        h, found, weights.w2_EHI, weights.s2, weights.b2_EH, y_RH, None, config, programs, pdl,
+        {"K": inter, "COLUMNS": hidden, "PASSES": 1, **identity},
+    )  # fmt: skip
+
+
+def _check(weights: Fp8Weights, rows: Fp8Rows) -> None:
+    if not weights.blocks or rows.static or rows.group != BLOCK:
+        asked = "blocks of weights" if weights.blocks else "whole matrices"
+        by = "static ones" if rows.static else f"those of {rows.group or 'all'} columns"
+        raise ValueError(
+            f"asked for scales of {asked} and {by} of rows; "
+            f"the Gluon kernels need blocks and {BLOCK} columns; try fp8_grouped"
+        )
+
+
+def _launch(
+    x: Fp8Rows,
+    found: ExpertMap,
+    w: torch.Tensor,
+    w_scales: torch.Tensor,
+    bias: torch.Tensor | None,
+    out: torch.Tensor,
+    out_scales: torch.Tensor | None,
+    config: Fp8GluonConfig,
+    programs: int,
+    pdl: bool,
+    meta: dict[str, object],
+) -> None:
+    from moe_plugins.triton_moe.fp8_gluon_kernels import grouped_fp8_gemm
+
+    if config.lead > config.stages - 2:
+        # The leader would wait for stages that the other consumer does not free before it is told to start.
+        raise ValueError(f"asked for {config}; lead needs at least two stages more; try lead={config.stages - 2}")
+    cut = {"BLOCK": BLOCK, "STAGES": config.stages, "GROUP": config.group, "LEAD": config.lead}
+    args = (
+        _boxes(x.data, 64, BLOCK), x.scales, _boxes(w.flatten(0, 1), BLOCK, BLOCK), w_scales, bias,
+        _boxes(out, 64, BLOCK), out_scales,
+        found.tile_expert, found.tile_row, found.tile_rows, found.num_tiles,
+    )  # fmt: skip
+    launch(grouped_fp8_gemm, (programs,), args, {**meta, **cut, "PDL": pdl}, num_warps=4, pdl=pdl)
