@@ -102,11 +102,11 @@ def _launch(
     pdl: bool,
     meta: dict[str, object],
 ) -> None:
-    from moe_plugins.triton_moe.fp8_gluon_kernels import grouped_fp8_gemm
-
     if config.lead > config.stages - 2:
         # The leader would wait for stages that the other consumer does not free before it is told to start.
         raise ValueError(f"asked for {config}; lead needs at least two stages more; try lead={config.stages - 2}")
+    from moe_plugins.triton_moe.fp8_gluon_kernels import grouped_fp8_gemm
+
     cut = {"BLOCK": BLOCK, "STAGES": config.stages, "GROUP": config.group, "LEAD": config.lead}
     args = (
         _boxes(x.data, 64, BLOCK), x.scales, _boxes(w.flatten(0, 1), BLOCK, BLOCK), w_scales, bias,

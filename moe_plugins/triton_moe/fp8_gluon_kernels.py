@@ -76,17 +76,17 @@ def _multiply(
             rows_A.index(2 * stage + PART), weights.index(stage).permute((1, 0)),
             gl.zeros([64, BLOCK], gl.float32, LAYOUT), use_acc=False, is_async=True,
         )  # fmt: skip
+        scale = x_scale * w_scale
         # Those of the next step are asked for now; after the last one nobody needs them.
         following = gl.minimum(k + 1, STEPS - 1)
-        next_x = gl.load(x_at + following * num_rows)
-        next_w = gl.load(w_at + following)
+        x_scale = gl.load(x_at + following * num_rows)
+        w_scale = gl.load(w_at + following)
         part = warpgroup_mma_wait(0, deps=(token,))
         mbarrier.arrive(empty.index(stage))
         if LEAD > 0 and PART == 0:  # noqa: SIM102 - this is decided by the compiler, the next by the GPU
             if k == LEAD:
                 mbarrier.arrive(lead)
-        acc += part * (x_scale * w_scale)[:, None]
-        x_scale, w_scale = next_x, next_w
+        acc += part * scale[:, None]
         stage, phase = _advance(stage, phase, STAGES)
     return acc, stage, phase
 
