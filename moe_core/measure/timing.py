@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from statistics import quantiles
 from typing import Any, TypeVar
@@ -72,15 +71,20 @@ class Replay:
 
 
 def time_replays(replays: Mapping[Key, Replay], budget: Budget) -> dict[Key, Timing]:
-    """Replay in turns: back to back, so that the device never waits for the host, or each after a rest."""
+    """Replay in turns: back to back, so that the device never waits for the host; long ones each after a rest."""
     seconds: dict[Key, list[float]] = {key: [] for key in replays}
     lengths = {key: _replayed([replay])[0] for key, replay in replays.items()}
     rounds = {key: budget.rounds(length) for key, length in lengths.items()}
-    play = partial(_rested, budget.rest) if budget.rest and max(lengths.values(), default=0) > LONG else _replayed
+    long = {key for key, length in lengths.items() if budget.rest and length > LONG}
+    waker = replays[min(lengths, key=lambda key: lengths[key])] if lengths else None
     for turn in range(max(rounds.values(), default=0)):
         playing = [key for key in replays if turn < rounds[key]]
-        for key, spent in zip(playing, play([replays[key] for key in playing]), strict=True):
+        short = [key for key in playing if key not in long]
+        for key, spent in zip(short, _replayed([replays[key] for key in short]), strict=True):
             seconds[key].append(spent)
+        for key in playing:
+            if key in long and waker is not None:
+                seconds[key].append(_rested(replays[key], waker, budget.rest))
     return {key: _timing(Mode.GRAPH, seconds[key], replay.calls) for key, replay in replays.items()}
 
 
@@ -99,6 +103,8 @@ def time_calls(
 
 def _replayed(replays: Sequence[Replay]) -> list[float]:
     """Seconds of one replay of each, one right after the other."""
+    if not replays:
+        return []
     replays[-1].graph.replay()  # keeps the device busy while the host queues the rest
     events = [_event() for _ in range(len(replays) + 1)]
     events[0].record()
@@ -109,19 +115,17 @@ def _replayed(replays: Sequence[Replay]) -> list[float]:
     return [before.elapsed_time(after) / 1e3 for before, after in pairwise(events)]
 
 
-def _rested(rest: float, replays: Sequence[Replay]) -> list[float]:
-    """Seconds of one replay of each, each on a device that was idle for `rest` seconds."""
-    spent = []
-    for replay in replays:
-        torch.cuda.synchronize()
-        time.sleep(rest)
-        start, end = _event(), _event()
-        start.record()
-        replay.graph.replay()
-        end.record()
-        end.synchronize()
-        spent.append(start.elapsed_time(end) / 1e3)
-    return spent
+def _rested(replay: Replay, waker: Replay, rest: float) -> float:
+    """Seconds of one replay on a device that was idle for `rest` seconds, and then woken by a short replay."""
+    torch.cuda.synchronize()
+    time.sleep(rest)
+    waker.graph.replay()
+    start, end = _event(), _event()
+    start.record()
+    replay.graph.replay()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) / 1e3
 
 
 def _event() -> torch.cuda.Event:
