@@ -125,7 +125,8 @@ def _rested(replay: Replay, waker: Replay, rest: float) -> float:
     replay.graph.replay()
     end.record()
     end.synchronize()
-    return start.elapsed_time(end) / 1e3
+    seconds: float = start.elapsed_time(end) / 1e3
+    return seconds
 
 
 def _event() -> torch.cuda.Event:

@@ -2,10 +2,13 @@
 
 import time
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from moe_core.measure.results import Mode
+from moe_core.measure import timing
 from moe_core.measure.timing import MOST_CALLS, Budget, Replay, time_calls, time_replays
 
 
@@ -44,3 +47,49 @@ def test_replays_agree_with_the_arithmetic():
     times = time_replays(replays, Budget(0.05))
     assert times[1].mode is Mode.GRAPH
     assert 2 < times[4].median / times[1].median < 6
+
+
+class Clock:
+    """A device on which replays take what they are told to."""
+
+    def __init__(self, monkeypatch):
+        self.now, self.rests, self.replayed = 0.0, 0, []
+        monkeypatch.setattr(timing, "_event", lambda: Event(self))
+        monkeypatch.setattr(timing.time, "sleep", self.sleep)
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+
+    def sleep(self, seconds):
+        self.rests += 1
+
+    def replay(self, name, seconds):
+        def replay():
+            self.now += seconds
+            self.replayed.append(name)
+
+        return SimpleNamespace(graph=SimpleNamespace(replay=replay), calls=2)
+
+
+class Event:
+    def __init__(self, clock):
+        self.clock = clock
+
+    def record(self):
+        self.at = self.clock.now
+
+    def synchronize(self):
+        pass
+
+    def elapsed_time(self, later):
+        return (later.at - self.at) * 1e3
+
+
+@pytest.mark.parametrize("rest", [0.0, 0.001])
+def test_long_replays_rest_and_are_woken_by_a_short_one(monkeypatch, rest):
+    clock = Clock(monkeypatch)
+    replays = {"short": clock.replay("short", 4e-4), "long": clock.replay("long", 3e-3)}
+    times = time_replays(replays, Budget(0.004, rest=rest))
+    assert times["short"].median == pytest.approx(200)
+    assert times["long"].median == pytest.approx(1500)
+    assert clock.rests == (times["long"].rounds if rest else 0)
+    if rest:
+        assert clock.replayed[-2:] == ["short", "long"]
