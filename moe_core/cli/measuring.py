@@ -15,7 +15,7 @@ from moe_core.contract.problem import MoEProblem
 from moe_core.contract.vocabulary import Device, QuantAlgo
 from moe_core.explain.phrases import ranges
 from moe_core.ingest import ingest
-from moe_core.measure.shapes import SHAPES, TOKENS, Shape, parse_shape
+from moe_core.measure.shapes import SHAPES, TOKENS, Shape, parse_shapes
 from moe_core.registry import load_registry
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", nargs="?", metavar="CONFIG", help="a config.json, or the folder that holds it")
     parser.add_argument(
         "--shape", action="append", default=[], metavar="SHAPE",
-        help="E,K,H,I[,dtype[,activation]], the name of a published model's sizes, or all of those: all",
+        help="E,K,H,I[,dtype[,activation]][,format], the name of a published model's sizes and perhaps a format, "
+        "or a set of shapes: all, quantized",
     )  # fmt: skip
     parser.add_argument("--layers", metavar="RANGE", help="only these layers: 3, 0-2, 4-")
     parser.add_argument(
@@ -62,7 +63,7 @@ def shapes(options: argparse.Namespace) -> tuple[Shape, ...]:
         raise BadInputError(f"found neither CONFIG nor --shape, needed one; try: --shape {next(iter(SHAPES))}")
     found = [] if options.config is None else _of_config(options)
     with bad_input("--shape"):
-        found += [parse_shape(name) for text in options.shape for name in (SHAPES if text == "all" else (text,))]
+        found += [shape for text in options.shape for shape in parse_shapes(text)]
     for shape in found:
         _check(shape)
     return tuple(found)
@@ -122,8 +123,5 @@ def _check(shape: Shape) -> None:
     problem = shape.problem
     if not problem.is_fully_specified or problem.activation is None:
         raise BadInputError(f"{shape.name}: a size or the activation is unknown, and nothing can be measured without")
-    if problem.quant is not QuantAlgo.NONE:
-        raise BadInputError(
-            f"{shape.name}: found experts in {problem.quant}, needed {QuantAlgo.NONE}: only these are measured; "
-            "try: --unquantized"
-        )
+    if problem.quant is None:
+        raise BadInputError(f"{shape.name}: the format of the experts is unknown; try: --unquantized")

@@ -52,7 +52,7 @@ CEILINGS = {
         read_gb_s=4430,
         copy_gb_s=4251,
         bf16_tflop_s=790,
-        fp8_tflop_s=1328,
+        fp8_tflop_s=1368,
     ),
 }
 """By device name. The arithmetic of one card moves by a tenth between minutes, with its temperature."""

@@ -1,4 +1,4 @@
-"""Random experts and tokens, made on the device: full-size layers in milliseconds, the same for a seed."""
+"""Random tokens and routes, made on the device, the same for a seed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from moe_core.contract.problem import MoEProblem
-from moe_core.contract.vocabulary import DType, QuantAlgo
+from moe_core.contract.vocabulary import DType
 from moe_core.execution import TORCH_DTYPE, MoERunContext
-from moe_core.fused_weights import FusedExpertWeights
 
 ZIPF_EXPONENT = 1.0
 
@@ -24,33 +23,6 @@ class Tokens:
     ids_TK: torch.Tensor
     """The ids as int64, and below the weights in the activation's element type: what torch's routers give."""
     scales_TK: torch.Tensor
-
-
-def random_experts(problem: MoEProblem, device: torch.device, seed: int) -> FusedExpertWeights:
-    """Normal weights whose standard deviation is the inverse root of their input width: no buffer but the result.
-
-    Raises ``ValueError`` when the problem is quantized, or a size is unknown.
-    """
-    E, H, I, gated = problem.num_experts, problem.hidden_size, problem.intermediate_size, problem.is_gated  # noqa: E741
-    if problem.quant is not QuantAlgo.NONE:
-        raise ValueError(f"found quant {problem.quant}, needed {QuantAlgo.NONE}: random experts are not quantized")
-    if E is None or H is None or I is None or gated is None:
-        raise ValueError("random experts need num_experts, hidden_size, intermediate_size and activation")
-    generator = torch.Generator(device).manual_seed(seed)
-    dtype = TORCH_DTYPE[problem.dtype_act or DType.BFLOAT16]
-    G = 2 * I if gated else I
-
-    def normal(*shape: int) -> torch.Tensor:
-        made = torch.empty(shape, device=device, dtype=dtype)
-        return made.normal_(std=shape[-1] ** -0.5, generator=generator)
-
-    return FusedExpertWeights(
-        fc1_EGH=normal(E, G, H),
-        w2_EHI=normal(E, H, I),
-        fc1_bias_EG=normal(E, G) if problem.bias else None,
-        b2_EH=normal(E, H) if problem.bias else None,
-        gated=gated,
-    )
 
 
 class TokenSource:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 
 from moe_core.contract.problem import MoEProblem
-from moe_core.fused_weights import FusedExpertWeights
+from moe_core.measure.experts import Experts, apart
 from moe_core.measure.inputs import Tokens
 from moe_core.reference import reference_moe
 from moe_core.routing import RoutingConfig, select_experts
@@ -35,7 +35,7 @@ class ExpertsJudge:
     def of(
         cls,
         problem: MoEProblem,
-        weights: FusedExpertWeights,
+        weights: Experts,
         tokens: Tokens,
         *,
         slot_start: int = 0,
@@ -50,7 +50,7 @@ class ExpertsJudge:
         sample_S = torch.linspace(0, len(x_TH) - 1, min(SAMPLE, len(x_TH)), device=x_TH.device).long()
         expected_SH = reference_moe(
             problem.evolve(apply_router_weight_on_input=False),
-            x_TH[sample_S], weights.apart(), ids_TK[sample_S] - slot_start, scales_TK[sample_S],
+            x_TH[sample_S], apart(weights), ids_TK[sample_S] - slot_start, scales_TK[sample_S],
         )  # fmt: skip
         return cls(expected_SH, sample_S, len(x_TH))
 

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from statistics import geometric_mean
 
-from moe_core.measure.public import PublicFigures
+from moe_core.contract.vocabulary import QuantAlgo
+from moe_core.measure.public import Beside, PublicFigures
 from moe_core.measure.results import Bench, Cell, Role, Row
 from moe_core.measure.view import number, short_name
 
@@ -55,11 +56,12 @@ def renewed(before: str, text: str) -> str:
 
 def page(bench: Bench, public: PublicFigures) -> str:
     """Machine, summary, and for each shape the experts alone and what starts from logits."""
-    parts = ["\n".join(_machine(bench)), "\n".join(_summary(bench, public))]
+    beside = public.beside(bench.shapes)
+    parts = ["\n".join(_machine(bench)), "\n".join(_summary(bench, beside))]
     for shape in bench.shapes:
         cells = bench.of_shape(shape.name)
         if cells:
-            parts += [f"### {shape.name}", _table(_alone(cells, public))]
+            parts += [f"### {shape.name}", _table(_alone(cells, beside))]
         if any(cell.of_role(Role.ROUTING) for cell in cells):
             parts.append(_table(_from_logits(cells)))
     if public.figures:
@@ -72,8 +74,10 @@ def _machine(bench: Bench) -> Iterator[str]:
     packages = [f"{p} {v}" for p in ("torch", "triton", "transformers") if (v := environment.package_version(p))]
     driver = f"driver {environment.driver_version}" if environment.driver_version else ""
     yield f"Machine: {', '.join(filter(None, (environment.device_name or 'cpu', driver, *packages)))}."
+    rates = {ceilings.tflop_s(shape.problem.quant or QuantAlgo.NONE) for shape in bench.shapes}
+    fp8 = f", fp8 {ceilings.fp8_tflop_s:.0f} TFLOP/s" if ceilings.fp8_tflop_s in rates else ""
     yield (
-        f"Floors by read {ceilings.read_gb_s:.0f} GB/s and bf16 {ceilings.bf16_tflop_s:.0f} TFLOP/s "
+        f"Floors by read {ceilings.read_gb_s:.0f} GB/s and bf16 {ceilings.bf16_tflop_s:.0f} TFLOP/s{fp8} "
         f"({ceilings.source})."
     )
     if (own := bench.measured_ceilings) is not None:
@@ -84,7 +88,7 @@ def _machine(bench: Bench) -> Iterator[str]:
         yield f"Before each replay of over a millisecond the device was idle for {bench.rest:g} s."
 
 
-def _summary(bench: Bench, public: PublicFigures) -> Iterator[str]:
+def _summary(bench: Bench, public: Beside) -> Iterator[str]:
     yield "| shape | cells | vs best peer of the run, geometric mean | lowest | vs public, geometric mean | lowest |"
     yield "| --- | --- | --- | --- | --- | --- |"
     everything: tuple[list[float], list[float]] = ([], [])
@@ -107,13 +111,14 @@ def _mean_and_least(ratios: list[float]) -> tuple[str, str]:
     return (_times(geometric_mean(ratios)), _times(min(ratios))) if ratios else ("", "")
 
 
-def _alone(cells: Iterable[Cell], public: PublicFigures) -> Iterator[tuple[str, ...]]:
+def _alone(cells: Iterable[Cell], public: Beside) -> Iterator[tuple[str, ...]]:
     yield (
         "tokens", "experts", "floor us", "ours", "us", "p10-p90", "floor share", "eager us",
         "best peer", "us", "vs peer", "public", "us", "vs public",
     )  # fmt: skip
     for cell in cells:
-        ours, peer, figure = cell.best(Role.CANDIDATE), cell.best(Role.PEER), public.best(cell.shape, cell.tokens)
+        ours, figure = cell.best(Role.CANDIDATE), public.get((cell.shape, cell.tokens))
+        peer = cell.best(Role.PEER) or cell.best(Role.ORIENTATION)
         mine = ("", "", "", "", "")
         if ours is not None and ours.timing is not None:
             mine = (
@@ -159,8 +164,8 @@ def _vs_peer(cell: Cell) -> float | None:
     return None if ours is None else cell.ratio(ours)
 
 
-def _vs_public(cell: Cell, public: PublicFigures) -> float | None:
-    ours, figure = cell.best(Role.CANDIDATE), public.best(cell.shape, cell.tokens)
+def _vs_public(cell: Cell, public: Beside) -> float | None:
+    ours, figure = cell.best(Role.CANDIDATE), public.get((cell.shape, cell.tokens))
     return None if ours is None or figure is None else figure.microseconds / (ours.microseconds or 1)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from moe_core.measure.public import PublicFigures
+from moe_core.measure.public import Beside, PublicFigures
 from moe_core.measure.results import Bench, Cell, Role
 from moe_core.measure.view import short_name
 
@@ -37,22 +37,23 @@ def main(arguments: list[str] | None = None) -> None:
 def plot(bench: Bench, public: PublicFigures, path: str | Path) -> None:
     """Write one figure with all shapes that have cells."""
     panels = [(shape.name, cells) for shape in bench.shapes if (cells := bench.of_shape(shape.name))]
+    beside = public.beside(bench.shapes)
     rows = -(-max(len(panels), 1) // COLUMNS)
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(PANEL[0] * COLUMNS, PANEL[1] * rows), layout="constrained")
         grid = figure.subplots(rows, COLUMNS, squeeze=False).ravel()
         for axes, (name, cells) in zip(grid, panels, strict=False):
-            _panel(axes, name, cells, public)
+            _panel(axes, name, cells, beside)
         for axes in grid[len(panels) :]:
             axes.set_visible(False)
         figure.savefig(path, format="svg", metadata={"Date": None})
 
 
-def _panel(axes: Any, name: str, cells: tuple[Cell, ...], public: PublicFigures) -> None:
+def _panel(axes: Any, name: str, cells: tuple[Cell, ...], public: Beside) -> None:
     _line(axes, "floor", [(c.tokens, c.floor.microseconds) for c in cells], color="black", linestyle="--", linewidth=1)
-    for peer in sorted({row.name for cell in cells for row in cell.of_role(Role.PEER)}):
+    for peer in sorted({r.name for c in cells for r in (*c.of_role(Role.PEER), *c.of_role(Role.ORIENTATION))}):
         _line(axes, short_name(peer), _times_of(cells, peer), marker=".", linewidth=1, alpha=0.7)
-    figures = [(c.tokens, f.microseconds) for c in cells if (f := public.best(c.shape, c.tokens)) is not None]
+    figures = [(c.tokens, f.microseconds) for c in cells if (f := public.get((c.shape, c.tokens)))]
     _line(axes, "fastest public kernel", figures, color="tab:red", marker="x", linewidth=1)
     ours = [(c.tokens, b.microseconds) for c in cells if (b := c.best(Role.CANDIDATE)) and b.microseconds]
     _line(axes, "moe_core's fastest", ours, color="tab:blue", marker="o", linewidth=2)

@@ -20,6 +20,8 @@ class Role(StrEnum):
     CANDIDATE = "candidate"
     PEER = "peer"
     """What people use today; candidates are compared with the fastest that is right."""
+    ORIENTATION = "orientation"
+    """Quantized experts that were dequantized beforehand: shows what the format saves, and nothing is compared."""
     ROUTING = "routing"
     """From router logits to ids and weights."""
     LAYER = "layer"

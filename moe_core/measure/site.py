@@ -9,7 +9,7 @@ import torch
 
 from moe_core.contract.candidate import MoECandidate
 from moe_core.contract.catalog import Catalog
-from moe_core.contract.decision import Decision
+from moe_core.contract.decision import Decision, RejectedCandidate
 from moe_core.contract.deployment import MoEDeployment
 from moe_core.contract.problem import MoEProblem
 from moe_core.contract.reasons import MoERejectReason
@@ -73,7 +73,10 @@ def entrants(
     kind: CandidateKind,
     beside: frozenset[str] = frozenset(),
 ) -> list[Entrant]:
-    """The candidates of `kind` with an adapter, within the request or `beside`, asked for each number of tokens."""
+    """The candidates of `kind` with an adapter, within the request or `beside`, asked for each number of tokens.
+
+    Those that compute other formats of weights are no contenders, and are left out.
+    """
     found: dict[str, Entrant] = {}
     requested = selectors_of(site.request, site.catalog)[kind]
 
@@ -93,10 +96,16 @@ def entrants(
                 if row.identity in captured:
                     entrant.captured.add(count)
         for refused in decision.rejected:
-            first = refused.rejections[0]
-            if first.reason is not MoERejectReason.BANNED and (entrant := of(refused.identity)) is not None:
-                entrant.refused[count] = plain(reason(first))
+            if _takes_part(refused) and (entrant := of(refused.identity)) is not None:
+                entrant.refused[count] = plain(reason(refused.rejections[0]))
     return list(found.values())
+
+
+def _takes_part(refused: RejectedCandidate) -> bool:
+    return refused.rejections[0].reason is not MoERejectReason.BANNED and not any(
+        rejection.reason is MoERejectReason.QUANT_UNSUPPORTED and rejection.fact == "quant"
+        for rejection in refused.rejections
+    )
 
 
 def _decision(problem: MoEProblem, tokens: int, site: Site, kind: CandidateKind, graph: CudaGraphMode) -> Decision:

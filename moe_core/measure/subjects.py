@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 from moe_core.contract.problem import MoEProblem
-from moe_core.contract.vocabulary import CandidateKind
-from moe_core.execution import Binding, MoEBackend, SharesPrepared, bind_factory
+from moe_core.contract.vocabulary import CandidateKind, DType, QuantAlgo
+from moe_core.execution import TORCH_DTYPE, Binding, MoEBackend, SharesPrepared, bind_factory
+from moe_core.explain.phrases import size
 from moe_core.fused_weights import FusedExpertWeights, TakesFused
+from moe_core.measure.experts import Experts, apart, dequantized_experts, num_bytes
 from moe_core.measure.inputs import Tokens
-from moe_core.measure.peers import CHAINS, PEER_TOLERANCE, PEERS
+from moe_core.measure.peers import CHAINS, GROUPED_MM, PEERS, Peer, peer_module
 from moe_core.measure.results import Role
 from moe_core.measure.site import Entrant, Site, entrants
-from moe_core.testing.numerics import tolerance_in, tolerance_of
+from moe_core.testing.numerics import tolerance_of
+
+COPIES = 2
+"""Experts and the copies that candidates make of them are in memory together up to this fraction (1/2) of a device."""
+DEQUANTIZED = 4
+"""Quantized experts are dequantized where the values take up to this fraction (1/4) of a device."""
 
 
 @dataclass(frozen=True)
@@ -48,23 +56,26 @@ def line_up(
     problem: MoEProblem,
     tokens: Sequence[int],
     site: Site,
-    experts: Sequence[FusedExpertWeights],
+    experts: Sequence[Experts],
     *,
     peers: bool,
-    copies_at_once: bool = True,
 ) -> Lineup:
     """Bind every candidate that is admitted at one of `tokens` at least, and the peers of a single rank."""
     lineup = Lineup([])
     shared: list[dict[str, Any]] = [{} for _ in experts]
-    beside = CHAINS if peers else frozenset[str]()
-    for entrant in entrants(problem, tokens, site, CandidateKind.BACKEND, beside):
+    found = entrants(problem, tokens, site, CandidateKind.BACKEND, CHAINS if peers else frozenset[str]())
+    copying = [entrant for entrant in found if entrant.tokens and not _copies_nothing(entrant, problem, site)]
+    copies = len({entrant.candidate.prepared_layout or entrant.candidate.identity for entrant in copying})
+    memory = site.deployment.environment.device_memory
+    at_once = memory is None or (1 + copies) * sum(map(num_bytes, experts)) <= memory // COPIES
+    for entrant in found:
         make = partial(_candidate, problem, entrant, site, experts, shared)
-        if copies_at_once or not entrant.tokens or _copies_nothing(entrant, problem, site):
+        if at_once or entrant not in copying:
             lineup.together.append(make())
         else:
             lineup.apart.append(make)
     if peers:
-        lineup.together += [_peer(index, problem, site, experts) for index in range(len(PEERS))]
+        lineup.together += _peers(problem, site, experts)
     return lineup
 
 
@@ -83,7 +94,7 @@ def _candidate(
     problem: MoEProblem,
     entrant: Entrant,
     site: Site,
-    experts: Sequence[FusedExpertWeights],
+    experts: Sequence[Experts],
     shared: Sequence[dict[str, Any]],
 ) -> Subject:
     candidate, backends, broken = entrant.candidate, list[MoEBackend](), None
@@ -109,16 +120,16 @@ def _candidate(
     )
 
 
-def _prepared(binding: Binding, weights: FusedExpertWeights, shared: dict[str, Any]) -> MoEBackend:
+def _prepared(binding: Binding, weights: Experts, shared: dict[str, Any]) -> MoEBackend:
     backend: MoEBackend = bind_factory(binding.candidate)(binding)
     layout = binding.candidate.prepared_layout
     if layout in shared and isinstance(backend, SharesPrepared):
         backend.adopt(shared[layout])
         return backend
-    if isinstance(backend, TakesFused):
+    if isinstance(weights, FusedExpertWeights) and isinstance(backend, TakesFused):
         backend.prepare_fused(weights)
     else:
-        backend.prepare(weights.apart())
+        backend.prepare(apart(weights))
     if layout is not None and isinstance(backend, SharesPrepared):
         shared[layout] = backend.prepared
     return backend
@@ -128,11 +139,34 @@ def _run(backend: MoEBackend, tokens: Tokens) -> torch.Tensor:
     return backend.run_moe(tokens.context)
 
 
-def _peer(index: int, problem: MoEProblem, site: Site, experts: Sequence[FusedExpertWeights]) -> Subject:
-    peer, broken, calls = PEERS[index], PEERS[index].why_not(site.deployment.environment), list[Any]()
+def _peers(problem: MoEProblem, site: Site, experts: Sequence[Experts]) -> list[Subject]:
+    """Those for the problem's format; and where it is one, what runs from the values of its weights."""
+    modules = cache(lambda: [peer_module(problem, weights) for weights in experts])
+    found = [_peer(peer, Role.PEER, problem, site, modules) for peer in PEERS if peer.quant is problem.quant]
+    if problem.quant is not QuantAlgo.NONE:
+        values = partial(_dequantized, problem, site, experts)
+        unquantized = _peer(GROUPED_MM, Role.ORIENTATION, problem, site, values)
+        found.append(replace(unquantized, name=f"{GROUPED_MM.name} dequantized"))
+    return found
+
+
+def _dequantized(problem: MoEProblem, site: Site, experts: Sequence[Experts]) -> list[SimpleNamespace]:
+    memory, dtype = site.deployment.environment.device_memory, TORCH_DTYPE[problem.dtype_act or DType.BFLOAT16]
+    values = [of_set.shape.numel() for one in experts for of_set in apart(one).given().values()]
+    needed = sum(values) * dtype.itemsize
+    if memory is not None and needed > memory // DEQUANTIZED:
+        raise ValueError(f"the experts in {dtype} take {size(needed)}, and a quarter of the device is less")
+    plain = (dequantized_experts(apart(one), dtype) for one in experts)
+    return [peer_module(problem, one) for one in plain]
+
+
+def _peer(
+    peer: Peer, role: Role, problem: MoEProblem, site: Site, modules: Callable[[], Sequence[SimpleNamespace]]
+) -> Subject:
+    broken, calls = peer.why_not(site.deployment.environment), list[Any]()
     if broken is None:
         try:
-            calls = [peer.bind(problem, weights) for weights in experts]
+            calls = [peer.bind(module) for module in modules()]
         except Exception as error:
             broken = told(error)
 
@@ -141,8 +175,8 @@ def _peer(index: int, problem: MoEProblem, site: Site, experts: Sequence[FusedEx
 
     return Subject(
         name=peer.name,
-        role=Role.PEER,
-        tolerance=tolerance_in(experts[0].fc1_EGH.dtype, PEER_TOLERANCE),
+        role=role,
+        tolerance=peer.tolerance(TORCH_DTYPE[problem.dtype_act or DType.BFLOAT16]),
         calls=tuple(calls),
         why_not=why_not,
         captured=lambda tokens: True,

@@ -17,7 +17,7 @@ from moe_core.contract.evidence import Evidence, Measurement, merge_evidence
 from moe_core.contract.partition import expert_partition, expert_start, width_share
 from moe_core.contract.problem import MoEProblem
 from moe_core.execution import MoEBackend
-from moe_core.measure.bench import expert_sets, fits_twice, release
+from moe_core.measure.bench import expert_sets, give_back, release
 from moe_core.measure.floor import Ceilings, floor_of
 from moe_core.measure.inputs import Tokens, TokenSource
 from moe_core.measure.judge import ExpertsJudge
@@ -41,20 +41,19 @@ class RankBench:
     """This rank's share of a problem's experts, bound to every candidate, and tokens as after an all-gather.
 
     Experts alone are timed: what is spent on an exchange is spent before and behind all of them.
-    Raises ``ValueError`` when the problem is quantized or a size is unknown.
+    Raises ``ValueError`` when the format or a size is unknown.
     """
 
     def __init__(self, problem: MoEProblem, tokens: Sequence[int], site: Site, ceilings: Ceilings) -> None:
         self.problem, self.site, self.tokens = problem, site, tuple(sorted(set(tokens)))
         self._ceilings = ceilings
+        self._known: dict[int, tuple[list[Tokens], ExpertsJudge]] = {}
+        release(site.device)
         self._experts = expert_sets(_share(problem, site), site)
 
     def groups(self) -> Iterator[list[Subject]]:
         """Every candidate that is admitted here, in groups that are in memory together."""
-        at_once = fits_twice(self._experts[0], self.site)
-        lineup: Lineup = line_up(
-            self.problem, self.tokens, self.site, self._experts, peers=False, copies_at_once=at_once
-        )
+        lineup: Lineup = line_up(self.problem, self.tokens, self.site, self._experts, peers=False)
         yield lineup.together
         for make in lineup.apart:
             yield [make()]
@@ -62,16 +61,22 @@ class RankBench:
 
     def rows(self, subjects: Sequence[Subject], tokens: int) -> list[Row]:
         """A row for each subject, timed in turns over the same tokens."""
+        if tokens not in self._known:
+            self._known[tokens] = self._inputs(tokens)
+        inputs, judge = self._known[tokens]
+        measured = measure_rows(subjects, inputs, judge, tokens, self.site)
+        give_back(self.site.device)
+        return measured
+
+    def _inputs(self, tokens: int) -> tuple[list[Tokens], ExpertsJudge]:
+        """Calls, and what knows the answer to the first."""
         problem, site, rows = self.problem, self.site, self.site.rows_of(tokens)
         source = TokenSource(problem, site.device, site.seed + tokens, site.routing)
         least = floor_of(problem, rows, self._ceilings).microseconds * 1e-6 / site.deployment.world_size
-        inputs: list[Tokens] = [source.draw(rows) for _ in range(site.budget.calls(least))]
+        inputs = [source.draw(rows) for _ in range(site.budget.calls(least))]
         deployment = site.deployment
         first = expert_start(problem.num_experts or 1, deployment.ep_size, site.groups.ep_rank)
-        judge = ExpertsJudge.of(problem, self._experts[0], inputs[0], slot_start=first)
-        measured = measure_rows(subjects, inputs, judge, tokens, site)
-        release(site.device)
-        return measured
+        return inputs, ExpertsJudge.of(problem, self._experts[0], inputs[0], slot_start=first)
 
 
 @torch.inference_mode()

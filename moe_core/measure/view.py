@@ -27,7 +27,7 @@ def cell_section(cell: Cell) -> Section:
         f"{cell.shape}, {cell.tokens} tokens: floor {duration(floor.microseconds)} by {floor.bound}, "
         f"{floor.experts:.4g} experts"
     )
-    alone = [row for role in (Role.CANDIDATE, Role.PEER) for row in cell.of_role(role)]
+    alone = [row for role in (Role.CANDIDATE, Role.PEER, Role.ORIENTATION) for row in cell.of_role(role)]
     routed = [row for role in (Role.ROUTING, Role.LAYER) for row in cell.of_role(role)]
     tables = (
         Table(headings, tuple(_cells(cell, row)[: len(headings)] for row in rows if row.timing is not None))

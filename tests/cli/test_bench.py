@@ -93,8 +93,24 @@ def test_bad_input(moe, arguments, complaint):
     assert complaint in said.err
 
 
-def test_quantized_experts_are_not_measured(moe, deepseek):
-    said = moe("bench", deepseek)
-    assert said.status == 2
-    assert "found experts in FP8_BLOCK_SCALES, needed NONE" in said.err
-    assert "try: --unquantized" in said.err
+@pytest.mark.parametrize("name", ["fp8_block", "fp8", "mxfp4", "nvfp4", "awq", "int4_g32", "int8"])
+def test_quantized_experts_are_measured(moe, name):
+    said = moe("bench", "--device", "cpu", "--shape", f"4,2,64,32,{name}", "--tokens", "3", "--seconds", "0.001")
+    assert said.status == 0
+    assert f"4-2-64-32-{name}, 3 tokens: floor " in said.out
+    assert "torch.reference_loop" in said.out
+
+
+def test_a_config_is_measured_in_its_format(moe, tmp_path):
+    config = {
+        "model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "num_hidden_layers": 1, "hidden_size": 64,
+        "moe_intermediate_size": 32, "intermediate_size": 64, "num_experts": 8, "num_experts_per_tok": 2,
+        "hidden_act": "silu", "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [],
+        "torch_dtype": "bfloat16",
+        "quantization_config": {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128],
+                                "activation_scheme": "dynamic"},
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    arguments = ("bench", tmp_path, "--device", "cpu", "--tokens", "2", "--seconds", "0.001", "--json")
+    quants = [moe(*arguments, *more).json["shapes"][0]["problem"]["quant"] for more in ((), ("--unquantized",))]
+    assert quants == ["FP8_BLOCK_SCALES", "NONE"]

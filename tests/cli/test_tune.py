@@ -33,6 +33,13 @@ def test_evidence_is_saved_and_shown(moe, tmp_path):
     assert "torch.grouped_mm" in said.out
 
 
+def test_quantized_experts_are_measured(moe, tmp_path):
+    file = tmp_path / "evidence.json"
+    few = ("--device", "cpu", "--shape", "4,2,64,32,mxfp4", "--tokens", "3", "--seconds", "0.001")
+    assert moe("tune", *few, "--save", file).status == 0
+    assert {m.identity for m in Evidence.from_json(file.read_text()).measurements} == {LOOP}
+
+
 def test_explain_takes_the_evidence(moe, tmp_path):
     config = {
         "model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "num_hidden_layers": 1, "hidden_size": 64,

@@ -7,14 +7,15 @@ from moe_core.contract.deployment import MoEDeployment
 from moe_core.contract.request import MoERequest
 from moe_core.contract.vocabulary import QuantAlgo, RoutingMethodType
 from moe_core.environment import current
+from moe_core.measure import judge
 from moe_core.measure.bench import measure_shape
 from moe_core.measure.ceilings import measured_ceilings
 from moe_core.measure.results import Mode, Role
-from moe_core.measure.shapes import parse_shape
+from moe_core.measure.shapes import Shape, parse_shape
 from moe_core.measure.site import Site
 from moe_core.measure.timing import Budget
 from moe_core.registry import load_registry
-from moe_core.testing.problems import small_problem
+from moe_core.testing.problems import ACTIVATIONS, small_problem
 
 GROUPED, LOOP = "moe_core.torch.grouped_mm.none", "moe_core.torch.reference_loop.any"
 ROUTER = "moe_core.torch.select_experts.any"
@@ -78,7 +79,7 @@ def test_what_fails_keeps_nobody_from_being_measured(cells):
 
 def test_large_experts_are_copied_for_one_candidate_at_a_time(shape, site_of, ceilings):
     site = site_of("Right", "Wrong")
-    environment = site.deployment.environment.evolve(device_memory=1_000_000)
+    environment = site.deployment.environment.evolve(device_memory=700_000)
     crowded = site_of("Right", "Wrong", deployment=site.deployment.evolve(environment=environment))
     cells = list(measure_shape(shape, (1, 2), crowded, ceilings))
     assert [cell.tokens for cell in cells] == [1, 2] * 4
@@ -127,9 +128,67 @@ def test_other_routing_is_compared_with_its_own_twin(cells):
         assert all(row.is_right for row in ran)
 
 
-def test_quantized_experts_are_refused(cells):
-    with pytest.raises(ValueError, match="random experts are not quantized"):
-        cells(problem=small_problem(quant=QuantAlgo.FP8))
+@pytest.mark.parametrize("quant", [quant for quant in QuantAlgo if quant is not QuantAlgo.NONE])
+def test_quantized_experts(quant, cells):
+    (cell,) = cells("Right", problem=small_problem(quant=quant))
+    rows = by_name(cell)
+    assert all(rows[name].is_right for name in (LOOP, "tests.example.right.none"))
+    assert cell.floor.weight_bytes < 8 * 3 * 64 * 32 * 1.25
+    # Kernels for other formats are no contenders, and those for this one are told why they do not run here.
+    named = {name.rpartition(".")[2] for name in rows if name.startswith("moe_core.triton.experts.")}
+    assert named <= {quant.lower()}
+
+
+def test_quantized_experts_in_the_form_of_gpt_oss(cells):
+    (cell,) = cells(problem=small_problem(quant=QuantAlgo.W4A16_MXFP4, **ACTIVATIONS["swiglu_bias"]))
+    assert by_name(cell)[LOOP].is_right
+
+
+def test_quantized_experts_beside_their_values(cells):
+    pytest.importorskip("transformers")
+    (cell,) = cells(problem=small_problem(quant=QuantAlgo.W4A16_MXFP4))
+    (values,) = cell.of_role(Role.ORIENTATION)
+    assert values.name == "transformers.grouped_mm dequantized"
+    assert values.is_right
+    assert cell.of_role(Role.PEER) == ()
+    assert cell.ratio(by_name(cell)[LOOP]) is None, "nobody serves them so"
+    assert cell.share(values) is None, "the floor is that of the format"
+
+
+def test_peers_of_a_format_say_why_they_do_not_run(cells):
+    pytest.importorskip("transformers")
+    (cell,) = cells(problem=small_problem(quant=QuantAlgo.FP8_BLOCK_SCALES))
+    reasons = {row.name: row.reason for row in cell.of_role(Role.PEER)}
+    assert reasons == dict.fromkeys(
+        ("transformers.fp8_grouped_mm", "transformers.fp8_batched_mm"),
+        "kernels is not installed; try: pip install kernels",
+    )
+
+
+def test_values_that_do_not_fit_are_left_out(site_of, ceilings):
+    pytest.importorskip("transformers")
+    site = site_of()
+    environment = site.deployment.environment.evolve(device_memory=380_000)
+    crowded = site_of(deployment=site.deployment.evolve(environment=environment))
+    shape = Shape(name="small", problem=small_problem(quant=QuantAlgo.W4A16_MXFP4))
+    *_, cell = measure_shape(shape, (1,), crowded, ceilings)
+    (values,) = cell.of_role(Role.ORIENTATION)
+    assert "take 96 KiB, and a quarter of the device is less" in values.reason
+
+
+def test_the_twin_computes_equal_routes_once(cells, monkeypatch):
+    made = []
+    twin = judge.reference_moe
+
+    def counted(*arguments):
+        made.append(arguments)
+        return twin(*arguments)
+
+    monkeypatch.setattr(judge, "reference_moe", counted)
+    cells(tokens=(1, 5))
+    assert len(made) == 2
+    cells(problem=small_problem(routing=RoutingMethodType.DEFAULT))
+    assert len(made) == 4
 
 
 @pytest.mark.gpu

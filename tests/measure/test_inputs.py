@@ -1,32 +1,16 @@
-"""Random experts and tokens."""
+"""Random tokens."""
 
 from itertools import pairwise
 
 import pytest
 import torch
 
-from moe_core.contract.vocabulary import ActivationType, QuantAlgo
-from moe_core.measure.inputs import TokenSource, experts_of, random_experts
+from moe_core.measure.inputs import TokenSource, experts_of
 from moe_core.routing import RoutingConfig, select_experts
 from moe_core.testing.numerics import assert_bitwise_equal, assert_close
 from moe_core.testing.problems import small_problem
 
 CPU = torch.device("cpu")
-
-
-@pytest.mark.parametrize("changes", [{}, {"bias": True}, {"activation": ActivationType.RELU2}])
-def test_experts_have_the_shapes_of_the_problem(changes):
-    weights = random_experts(small_problem(**changes), CPU, seed=1)
-    assert weights.fc1_EGH.shape == (8, 64 if weights.gated else 32, 64)
-    assert weights.w2_EHI.shape == (8, 64, 32)
-    assert (weights.fc1_bias_EG is not None) is bool(changes.get("bias"))
-    assert float(weights.w2_EHI.float().std()) == pytest.approx(32**-0.5, rel=0.02)
-    assert_bitwise_equal(random_experts(small_problem(**changes), CPU, seed=1).fc1_EGH, weights.fc1_EGH)
-
-
-def test_quantized_experts_are_refused():
-    with pytest.raises(ValueError, match="found quant FP8"):
-        random_experts(small_problem(quant=QuantAlgo.FP8), CPU, seed=0)
 
 
 @pytest.mark.parametrize("routing", ["uniform", "zipf"])

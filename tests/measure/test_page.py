@@ -10,7 +10,7 @@ from moe_core.measure.floor import CEILINGS, floor_of
 from moe_core.measure.page import END, START, main, page, renewed
 from moe_core.measure.public import PublicFigure, PublicFigures
 from moe_core.measure.results import Bench, Cell, Mode, Role, Row, Timing
-from moe_core.measure.shapes import SHAPES, TOKENS, parse_shape
+from moe_core.measure.shapes import SHAPES, TOKENS, parse_shape, parse_shapes
 from moe_core.measure.view import bench_document
 
 ROOT = Path(__file__).parents[2]
@@ -61,6 +61,26 @@ def test_tables_compare_with_the_best_right_answers(bench):
     assert "| mixtral-8x7b | 1 | theirs | 400 | theirs | 100 |" in lines
 
 
+def test_quantized_shapes_have_the_figures_of_their_format(bench):
+    shape = parse_shape("mixtral-8x7b,mxfp4")
+    rows = (
+        row(OURS, Role.CANDIDATE, 50), row("transformers.grouped_mm dequantized", Role.ORIENTATION, 300),
+    )  # fmt: skip
+    floor = floor_of(shape.problem, 1, bench.ceilings)
+    found = bench.evolve(shapes=(shape,), cells=(Cell(shape=shape.name, tokens=1, floor=floor, rows=rows),))
+    lines = page(found, PUBLIC).splitlines()
+    ours = "| 1 | 2 | 42.3 | triton.any_path | **50.0** | 49.0-51.0 | 85% | 50.0 "
+    assert f"{ours}| transformers.grouped_mm dequantized | 300 |  | theirs | 100 | 2.00x |" in lines
+    assert "| mixtral-8x7b-mxfp4 | 1 |  |  | 2.00x | 2.00x |" in lines
+    assert "transformers.grouped_mm dequantized" in as_text(bench_document(found), 110)
+
+
+def test_the_rate_of_fp8_is_told_where_floors_use_it(bench):
+    fp8 = bench.evolve(shapes=(parse_shape("mixtral-8x7b,fp8_block"),))
+    assert "bf16 790 TFLOP/s, fp8 1368 TFLOP/s" in page(fp8, PUBLIC)
+    assert "fp8 1368" not in page(bench, PUBLIC)
+
+
 def test_cells_that_lose_are_named(bench):
     slow = PUBLIC.evolve(figures=tuple(f.evolve(microseconds=150) for f in PUBLIC.figures))
     assert "Cells below 0.95: mixtral-8x7b at 1." in page(bench, slow).splitlines()
@@ -101,7 +121,11 @@ def test_the_documented_command(bench, tmp_path):
 def test_public_figures_are_whole():
     public = PublicFigures.load(PUBLIC_FILE)
     cells = {(f.shape, f.tokens) for f in public.figures if f.format == "bf16"}
-    assert cells == {(shape, tokens) for shape in SHAPES for tokens in TOKENS} - {("qwen3-next", t) for t in TOKENS}
+    assert cells == {(shape, tokens) for shape in SHAPES.keys() - {"qwen3-next", "kimi-k2"} for tokens in TOKENS}
+    assert public.best("gpt-oss-120b", 1, "mxfp4").microseconds == 60.9, "an engine beats triton_kernels"
+    quantized = tuple(parse_shapes("quantized"))
+    missing = {shape.name for shape in quantized} - {name for name, _ in public.beside(quantized)}
+    assert missing == {"deepseek-v3-fp8", "gpt-oss-120b-nvfp4", "gpt-oss-120b-mxfp4_fp8"}
     assert public.best("qwen3-30b-a3b", 1).microseconds == 40.6
     assert public.best("deepseek-v3", 16384, "mxfp4").microseconds == 23109.3
     for figure in public.figures:  # uneven routing, and L2, may pass the floor by a few percent

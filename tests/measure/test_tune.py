@@ -10,6 +10,7 @@ import torch.distributed as dist
 from moe_core.contract.catalog import Catalog, CatalogEntry
 from moe_core.contract.deployment import MoEDeployment
 from moe_core.contract.evidence import Evidence, EvidenceMismatchError
+from moe_core.contract.vocabulary import QuantAlgo
 from moe_core.environment import preset
 from moe_core.execution import ParallelGroups
 from moe_core.measure.floor import Ceilings
@@ -23,7 +24,7 @@ from moe_core.testing.ranks import run_on_ranks
 
 CEILINGS = Ceilings(source="made up", read_gb_s=10, bf16_tflop_s=1)
 BRIEF = Budget(0.002, least=2, most=3)
-ADJUSTABLE = "tests.example.adjustable.none"
+ADJUSTABLE, LOOP = "tests.example.adjustable.none", "moe_core.torch.reference_loop.any"
 
 
 def test_evidence_moves_a_selection(site_of):
@@ -50,6 +51,25 @@ def test_the_fastest_right_configuration_is_kept(site_of):
     assert backend.table(tuned, {"1": ["slower", 0]}) == {
         "1": ["slower", 0], "2": ["quick", 1], "5": ["quick", 1],
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("quant", [QuantAlgo.FP8_BLOCK_SCALES, QuantAlgo.W4A16_MXFP4, QuantAlgo.W4A16_AWQ])
+def test_quantized_experts_are_tuned(quant, site_of):
+    bench = RankBench(small_problem(quant=quant), (2,), site_of("Adjustable"), CEILINGS)
+    trials = list(measure_candidates(bench))
+    assert {trial.row.name for trial in trials if trial.row.is_right} == {ADJUSTABLE, LOOP}
+    ((_, _, tuned),) = tune_kernels(bench)
+    assert [(row.tokens, row.config["name"]) for row in tuned] == [(2, "quick")]
+
+
+def test_tokens_are_drawn_and_judged_once(site_of, monkeypatch):
+    drawn = []
+    inputs = RankBench._inputs
+    monkeypatch.setattr(RankBench, "_inputs", lambda bench, tokens: drawn.append(tokens) or inputs(bench, tokens))
+    bench = RankBench(small_problem(), (2, 5), site_of("Adjustable"), CEILINGS)
+    list(measure_candidates(bench))
+    list(tune_kernels(bench))
+    assert drawn == [2, 5]
 
 
 def site_of_rank(rank, world):
