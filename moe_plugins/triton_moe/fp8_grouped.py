@@ -24,7 +24,7 @@ from moe_plugins.triton_moe.activation import activate, activation_meta
 from moe_plugins.triton_moe.expert_map import ExpertMap
 from moe_plugins.triton_moe.fp8_scales import row_scales, row_scales_of, store_codes, weight_scale
 from moe_plugins.triton_moe.fp8_weights import Fp8Rows, Fp8Weights, check_steps
-from moe_plugins.triton_moe.grouped import _halves, _raster, _read, _store
+from moe_plugins.triton_moe.grouped import halves, raster, read, store
 from moe_plugins.triton_moe.launch import launch
 
 
@@ -174,7 +174,7 @@ def _neurons(
             next_up = weight_scale(s1, e * HALVES + HALVES - 1, n0, k0 + BK, I, H, BLOCKS)
             part = tl.dot(a, w.T)
             if HALVES == 2:
-                gate_part, up_part = _halves(part, BM, BN)
+                gate_part, up_part = halves(part, BM, BN)
                 gate += gate_part * (x_scale * gate_scale)[:, None]
                 up += up_part * (x_scale * up_scale)[:, None]
             else:
@@ -184,7 +184,7 @@ def _neurons(
             acc = tl.dot(a, w.T, acc)
     if not (BLOCKS or SCALED > 0):
         if HALVES == 2:
-            gate, up = _halves(acc, BM, BN)
+            gate, up = halves(acc, BM, BN)
             up *= (x_scale * up_scale)[:, None]
         else:
             gate, up = acc, acc
@@ -213,8 +213,8 @@ def _up(
     COLUMN_TILES: tl.constexpr = (I + PASSES * BN - 1) // (PASSES * BN)
     tiles = tl.load(num_tiles)
     # The place hangs on no number that is still under way, so all of them arrive at once.
-    m, c = _raster(tl.program_id(0), max_tiles, COLUMN_TILES, GROUP)
-    e, first, rows = _read(m, tile_expert, tile_row, tile_rows)
+    m, c = raster(tl.program_id(0), max_tiles, COLUMN_TILES, GROUP)
+    e, first, rows = read(m, tile_expert, tile_row, tile_rows)
     if m >= tiles:
         return
     n0 = c * (PASSES * BN)
@@ -249,8 +249,8 @@ def _down(
         gdc_launch_dependents()
     COLUMN_TILES: tl.constexpr = (H + BN - 1) // BN
     tiles = tl.load(num_tiles)
-    m, c = _raster(tl.program_id(0), max_tiles, COLUMN_TILES, GROUP)
-    e, first, rows = _read(m, tile_expert, tile_row, tile_rows)
+    m, c = raster(tl.program_id(0), max_tiles, COLUMN_TILES, GROUP)
+    e, first, rows = read(m, tile_expert, tile_row, tile_rows)
     if m >= tiles:
         return
     n0 = c * BN
@@ -274,4 +274,4 @@ def _down(
     if bias is not None:
         n = n0 + tl.arange(0, BN)
         acc += tl.load(bias + e * H + n, mask=n < H, other=0.0).to(tl.float32)[None, :]
-    _store(y, None, acc, first, rows, n0, H, BM, BN, False)
+    store(y, None, acc, first, rows, n0, H, BM, BN, False)

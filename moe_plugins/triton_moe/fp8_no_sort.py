@@ -20,7 +20,7 @@ from moe_core.activation import Activation
 from moe_plugins.triton_moe.activation import activate, activation_meta
 from moe_plugins.triton_moe.fp8_weights import BLOCK, Fp8Weights
 from moe_plugins.triton_moe.launch import launch
-from moe_plugins.triton_moe.no_sort import NoSortConfig, _rows
+from moe_plugins.triton_moe.no_sort import NoSortConfig, weight_rows
 
 VECTOR: Final = tl.constexpr(16)
 """Columns that a thread loads at once."""
@@ -111,9 +111,9 @@ def _up(
         one = tl.zeros([1], tl.int32) + row_of_scales  # for all N neurons
         gate, up = tl.zeros([N], tl.float32), tl.zeros([N], tl.float32)
         for k in tl.static_range(0, H, BLOCK):
-            gate_w = _rows(fc1, at, is_row, k, H, BLOCK)
+            gate_w = weight_rows(fc1, at, is_row, k, H, BLOCK)
             if HALVES == 2:
-                up_w = _rows(fc1, at + I * H, is_row, k, H, BLOCK)
+                up_w = weight_rows(fc1, at + I * H, is_row, k, H, BLOCK)
             kk = k + tl.arange(0, BLOCK)
             row = tl.load(x + (pair // K) * H + kk, mask=kk < H, other=0.0).to(tl.float32)[None, :]
             if BLOCKS:
@@ -154,7 +154,7 @@ def _down(
     scale = tl.where(here, tl.load(scales + token * K + s, mask=s < K, other=0.0), 0.0)
     is_row = here & (n < H)
     at = e.to(tl.int64) * (H * I) + n * I
-    w = _rows(w2, at, is_row, 0, I, BLOCK)
+    w = weight_rows(w2, at, is_row, 0, I, BLOCK)
     if BLOCKS:
         # Foreign experts read those of the first and multiply zeros.
         row_of_scales = tl.where(is_row, e * ((H + SCALED - 1) // SCALED) + n // SCALED, 0)
@@ -168,7 +168,7 @@ def _down(
     total = tl.zeros([ROWS], tl.float32)
     for i in tl.static_range(0, I, BLOCK):
         if i > 0:
-            w = _rows(w2, at, is_row, i, I, BLOCK)
+            w = weight_rows(w2, at, is_row, i, I, BLOCK)
             if BLOCKS:
                 w_scales = _block_scales(s2, at_scales, i, I, BLOCK)
         ii = i + tl.arange(0, BLOCK)

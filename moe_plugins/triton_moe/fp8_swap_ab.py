@@ -20,7 +20,7 @@ from moe_plugins.triton_moe.expert_map import ExpertMap
 from moe_plugins.triton_moe.fp8_scales import row_scales, row_scales_of, store_codes, weight_scale
 from moe_plugins.triton_moe.fp8_weights import Fp8Rows, Fp8Weights, check_steps
 from moe_plugins.triton_moe.launch import launch
-from moe_plugins.triton_moe.swap_ab import SwapConfig, _token_tile, _weight_tile
+from moe_plugins.triton_moe.swap_ab import SwapConfig, token_tile, weight_tile
 
 
 def up(
@@ -122,8 +122,8 @@ def _up(
         gate_scale = weight_scale(s1, e * HALVES, n0, 0, I, H, BLOCKS)
         up_scale = weight_scale(s1, e * HALVES + HALVES - 1, n0, 0, I, H, BLOCKS)
         for k in tl.range(0, H, BLOCK, num_stages=STAGES):
-            tokens = _token_tile(x, at_x, is_token, k, H, BLOCK)
-            w = _weight_tile(fc1, at, is_row, k, H, BLOCK, I % N == 0)
+            tokens = token_tile(x, at_x, is_token, k, H, BLOCK)
+            w = weight_tile(fc1, at, is_row, k, H, BLOCK, I % N == 0)
             if BLOCKS or SCALED > 0:
                 # Those of the next step are asked for now.
                 next_x = row_scales(x_scales, token, is_token, k + BLOCK, num_tokens, H, SCALED, STATIC)
@@ -183,8 +183,8 @@ def _down(
         h_scale = row_scales(h_scales, row, is_token, 0, max_rows, I, SCALED, STATIC)
         w_scale = weight_scale(s2, e, n0, 0, H, I, BLOCKS)
         for k in tl.range(0, I, BLOCK, num_stages=STAGES):
-            tokens = _token_tile(h, at_h, is_token, k, I, BLOCK)
-            w = _weight_tile(w2, at, is_row, k, I, BLOCK, H % N == 0)
+            tokens = token_tile(h, at_h, is_token, k, I, BLOCK)
+            w = weight_tile(w2, at, is_row, k, I, BLOCK, H % N == 0)
             if BLOCKS or SCALED > 0:
                 next_h = row_scales(h_scales, row, is_token, k + BLOCK, max_rows, I, SCALED, STATIC)
                 next_w = weight_scale(s2, e, n0, k + BLOCK, H, I, BLOCKS)

@@ -6,7 +6,7 @@ read, so nothing is permuted in memory; those of the second lie together already
 
 # Kernels are functions of tiles, for which Python has no types; their names are those of the formulas.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-# ruff: noqa: ANN001, ANN202, E741
+# ruff: noqa: ANN001, ANN201, ANN202, E741
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _launch(
 
 
 @triton.jit
-def _raster(t, tiles, COLUMN_TILES: tl.constexpr, GROUP: tl.constexpr):
+def raster(t, tiles, COLUMN_TILES: tl.constexpr, GROUP: tl.constexpr):
     """Row tile and column tile in the `t`-th place: groups of row tiles sweep over the columns one after another."""
     first = t // (GROUP * COLUMN_TILES) * GROUP
     height = tl.minimum(tiles - first, GROUP)
@@ -150,20 +150,18 @@ def _raster(t, tiles, COLUMN_TILES: tl.constexpr, GROUP: tl.constexpr):
 
 
 @triton.jit
-def _read(m, tile_expert, tile_row, tile_rows):
+def read(m, tile_expert, tile_row, tile_rows):
     return tl.load(tile_expert + m), tl.load(tile_row + m), tl.load(tile_rows + m)
 
 
 @triton.jit
-def _halves(tile, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def halves(tile, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Left and right half of a tile that is `2 * COLUMNS` wide: mere registers, as each thread has both."""
     return tl.split(tl.permute(tl.reshape(tile, [ROWS, 2, COLUMNS]), [0, 2, 1]))
 
 
 @triton.jit
-def _store(
-    out, box, tile, row, rows, n0, N: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BOX: tl.constexpr
-):
+def store(out, box, tile, row, rows, n0, N: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BOX: tl.constexpr):
     """Store `tile` at `row` and column `n0` of `out`, `N` wide: its first `rows`, or all of them where `BOX`."""
     tile = tile.to(out.dtype.element_ty)
     if BOX:
@@ -194,7 +192,7 @@ def _up_tile(
         w = tl.reshape(fc1.load([e * HALVES, n0, k0]), [HALVES * BN, BK])
         acc = tl.dot(a, w.T, acc)
     if HALVES == 2:
-        gate, up = _halves(acc, ROWS, BN)
+        gate, up = halves(acc, ROWS, BN)
     else:
         gate, up = acc, acc
     if bias is not None:
@@ -203,7 +201,7 @@ def _up_tile(
         gate += tl.load(at, mask=n < I, other=0.0).to(tl.float32)[None, :]
         if HALVES == 2:
             up += tl.load(at + I, mask=n < I, other=0.0).to(tl.float32)[None, :]
-    _store(h, h_box, activate(gate, up, KIND, ALPHA, BETA, CLAMP, AFTER), row, rows, n0, I, ROWS, BN, BOX)
+    store(h, h_box, activate(gate, up, KIND, ALPHA, BETA, CLAMP, AFTER), row, rows, n0, I, ROWS, BN, BOX)
 
 
 @triton.jit(do_not_specialize=["max_tiles"])
@@ -221,16 +219,16 @@ def _up(
     tiles = tl.load(num_tiles)
     if PERSISTENT:
         for t in tl.range(tl.program_id(0), tiles * COLUMN_TILES, tl.num_programs(0), flatten=True):
-            m, n = _raster(t, tiles, COLUMN_TILES, GROUP)
-            e, row, rows = _read(m, tile_expert, tile_row, tile_rows)
+            m, n = raster(t, tiles, COLUMN_TILES, GROUP)
+            e, row, rows = read(m, tile_expert, tile_row, tile_rows)
             _up_tile(
                 x, fc1, bias, h, h_box, pair_of_row, e, row, rows, n * BN,
                 H, I, K, HALVES, KIND, ALPHA, BETA, CLAMP, AFTER, BM, BN, BK, STAGES, BOXES,
             )  # fmt: skip
     else:
         # The place hangs on no number that is still under way, so all of them arrive at once.
-        m, n = _raster(tl.program_id(0), max_tiles, COLUMN_TILES, GROUP)
-        e, row, rows = _read(m, tile_expert, tile_row, tile_rows)
+        m, n = raster(tl.program_id(0), max_tiles, COLUMN_TILES, GROUP)
+        e, row, rows = read(m, tile_expert, tile_row, tile_rows)
         if m >= tiles:
             return
         if rows > SHORT:
@@ -259,9 +257,9 @@ def _down_tile(
         n = n0 + tl.arange(0, BN)
         acc += tl.load(bias + e * H + n, mask=n < H, other=0.0).to(tl.float32)[None, :]
     # Half a tile at a time passes through half the shared memory, which leaves room for one more stage.
-    left, right = _halves(acc, ROWS, BN // 2)
-    _store(y, y_box, left, row, rows, n0, H, ROWS, BN // 2, BOX)
-    _store(y, y_box, right, row, rows, n0 + BN // 2, H, ROWS, BN // 2, BOX)
+    left, right = halves(acc, ROWS, BN // 2)
+    store(y, y_box, left, row, rows, n0, H, ROWS, BN // 2, BOX)
+    store(y, y_box, right, row, rows, n0 + BN // 2, H, ROWS, BN // 2, BOX)
 
 
 @triton.jit(do_not_specialize=["max_tiles"])
@@ -277,13 +275,13 @@ def _down(
     tiles = tl.load(num_tiles)
     if PERSISTENT:
         for t in tl.range(tl.program_id(0), tiles * COLUMN_TILES, tl.num_programs(0), flatten=True):
-            m, n = _raster(t, tiles, COLUMN_TILES, GROUP)
-            e, row, rows = _read(m, tile_expert, tile_row, tile_rows)
+            m, n = raster(t, tiles, COLUMN_TILES, GROUP)
+            e, row, rows = read(m, tile_expert, tile_row, tile_rows)
             _down_tile(h_box, w2, bias, y, y_box, e, row, rows, n * BN, H, I, BM, BN, BK, STAGES, BOXES)
     else:
         # The place hangs on no number that is still under way, so all of them arrive at once.
-        m, n = _raster(tl.program_id(0), max_tiles, COLUMN_TILES, GROUP)
-        e, row, rows = _read(m, tile_expert, tile_row, tile_rows)
+        m, n = raster(tl.program_id(0), max_tiles, COLUMN_TILES, GROUP)
+        e, row, rows = read(m, tile_expert, tile_row, tile_rows)
         if m >= tiles:
             return
         if rows > SHORT:

@@ -6,7 +6,7 @@ tensor cores to do, and what counts is many small loads in flight. An expert tha
 
 # Kernels are functions of tiles, for which Python has no types; their names are those of the formulas.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-# ruff: noqa: ANN001, ANN202, E741
+# ruff: noqa: ANN001, ANN201, ANN202, E741
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def run(
 
 
 @triton.jit
-def _rows(w, at_N, is_row_N, k, K: tl.constexpr, BLOCK: tl.constexpr):
+def weight_rows(w, at_N, is_row_N, k, K: tl.constexpr, BLOCK: tl.constexpr):
     """Tile ``[N, BLOCK]`` of weight rows that start at `at_N`, from column `k` on."""
     kk = k + tl.arange(0, BLOCK)
     is_column = kk >= 0 if K % BLOCK == 0 else kk < K
@@ -107,9 +107,9 @@ def _up(
         at = e.to(tl.int64) * (G * H) + n * H
         gate, up = tl.zeros([N], tl.float32), tl.zeros([N], tl.float32)
         for k in tl.static_range(0, H, BLOCK):
-            gate_w = _rows(fc1, at, is_row, k, H, BLOCK)
+            gate_w = weight_rows(fc1, at, is_row, k, H, BLOCK)
             if GATED:
-                up_w = _rows(fc1, at + I * H, is_row, k, H, BLOCK)
+                up_w = weight_rows(fc1, at + I * H, is_row, k, H, BLOCK)
             kk = k + tl.arange(0, BLOCK)
             row = tl.load(x + (pair // K) * H + kk, mask=kk < H, other=0.0).to(tl.float32)[None, :]
             gate += tl.sum(gate_w.to(tl.float32) * row, 1)
@@ -140,14 +140,14 @@ def _down(
     scale = tl.where(here, tl.load(scales + token * K + s, mask=s < K, other=0.0), 0.0)
     is_row = here & (n < H)
     at = e.to(tl.int64) * (H * I) + n * I
-    w = _rows(w2, at, is_row, 0, I, BLOCK)
+    w = weight_rows(w2, at, is_row, 0, I, BLOCK)
     if PDL:
         gdc_wait()
         gdc_launch_dependents()
     total = tl.zeros([EXPERTS * N], tl.float32)
     for i in tl.static_range(0, I, BLOCK):
         if i > 0:
-            w = _rows(w2, at, is_row, i, I, BLOCK)
+            w = weight_rows(w2, at, is_row, i, I, BLOCK)
         ii = i + tl.arange(0, BLOCK)
         row = tl.load(
             h + (token * K + s)[:, None] * I + ii[None, :],

@@ -6,7 +6,7 @@ or 64 columns instead of the 64 rows that the tensor cores want of the other ope
 
 # Kernels are functions of tiles, for which Python has no types; their names are those of the formulas.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-# ruff: noqa: ANN001, ANN202, E741
+# ruff: noqa: ANN001, ANN201, ANN202, E741
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def down(
 
 
 @triton.jit
-def _weight_tile(w, at_N, is_row_N, k, K: tl.constexpr, BLOCK: tl.constexpr, ALL_ROWS: tl.constexpr):
+def weight_tile(w, at_N, is_row_N, k, K: tl.constexpr, BLOCK: tl.constexpr, ALL_ROWS: tl.constexpr):
     """Tile ``[N, BLOCK]`` of weight rows that start at `at_N`, from column `k` on."""
     kk = k + tl.arange(0, BLOCK)
     pointers = w + at_N[:, None] + kk[None, :]
@@ -102,7 +102,7 @@ def _weight_tile(w, at_N, is_row_N, k, K: tl.constexpr, BLOCK: tl.constexpr, ALL
 
 
 @triton.jit
-def _token_tile(x, at_T, is_token_T, k, K: tl.constexpr, BLOCK: tl.constexpr):
+def token_tile(x, at_T, is_token_T, k, K: tl.constexpr, BLOCK: tl.constexpr):
     """Tile ``[BLOCK, T]`` of rows that start at `at_T`, from column `k` on, transposed."""
     kk = k + tl.arange(0, BLOCK)
     return tl.load(x + at_T[None, :] + kk[:, None], mask=is_token_T[None, :] & (kk < K)[:, None], other=0.0)
@@ -133,10 +133,10 @@ def _up(
         at = e.to(tl.int64) * (G * H) + n * H
         gate, up_ = tl.zeros([N, T], tl.float32), tl.zeros([N, T], tl.float32)
         for k in tl.range(0, H, BLOCK, num_stages=STAGES):
-            tokens = _token_tile(x, at_x, is_token, k, H, BLOCK)
-            gate = tl.dot(_weight_tile(fc1, at, is_row, k, H, BLOCK, I % N == 0), tokens, gate)
+            tokens = token_tile(x, at_x, is_token, k, H, BLOCK)
+            gate = tl.dot(weight_tile(fc1, at, is_row, k, H, BLOCK, I % N == 0), tokens, gate)
             if GATED:
-                up_ = tl.dot(_weight_tile(fc1, at + I * H, is_row, k, H, BLOCK, I % N == 0), tokens, up_)
+                up_ = tl.dot(weight_tile(fc1, at + I * H, is_row, k, H, BLOCK, I % N == 0), tokens, up_)
         if b1 is not None:
             gate += tl.load(b1 + e * G + n, mask=is_row, other=0.0).to(tl.float32)[:, None]
             if GATED:
@@ -166,8 +166,8 @@ def _down(
         at = e.to(tl.int64) * (H * I) + n * I
         acc = tl.zeros([N, T], tl.float32)
         for k in tl.range(0, I, BLOCK, num_stages=STAGES):
-            tokens = _token_tile(h, row * I, is_token, k, I, BLOCK)
-            acc = tl.dot(_weight_tile(w2, at, is_row, k, I, BLOCK, H % N == 0), tokens, acc)
+            tokens = token_tile(h, row * I, is_token, k, I, BLOCK)
+            acc = tl.dot(weight_tile(w2, at, is_row, k, I, BLOCK, H % N == 0), tokens, acc)
         if b2 is not None:
             acc += tl.load(b2 + e * H + n, mask=is_row, other=0.0).to(tl.float32)[:, None]
         out = acc.to(y.dtype.element_ty).T
