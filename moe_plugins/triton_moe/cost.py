@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Final, NamedTuple
 
-from moe_plugins.triton_moe.formats import FORMATS, FP8, NONE
+from moe_plugins.triton_moe.formats import FORMATS, FP8, NONE, QUADS
 
 BYTES: Final = 2
 """Of an element of activations."""
@@ -98,7 +98,7 @@ def tiled(shape: Shape, tokens: int, rows: int, rates: Rates, multiprocessors: i
     pairs, tiles = tokens * shape.top_k, shape.tiles(tokens, rows)
     weights = max(shape.used(tokens) / READ, tiles / CACHE) * shape.weight_bytes
     # Tokens and the activations between the products, written and read; the rows that are summed, likewise.
-    between = 1 if shape.kernels == FP8 else BYTES
+    between = {FP8: 1, QUADS: BYTES + 1}.get(shape.kernels, BYTES)
     passed = (2 * (tokens + pairs) * shape.hidden * BYTES + 2 * pairs * shape.inner * between) / READ
     arithmetic = 2 * tiles * rows * shape.weights / (rates.operations * multiprocessors / MULTIPROCESSORS)
     return _longer(weights, arithmetic) + passed + rates.fixed + _scan(pairs)

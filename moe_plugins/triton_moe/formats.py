@@ -16,6 +16,9 @@ FP8: Final = "fp8"
 WORDS: Final = "words"
 """Kernels that unpack four- and eight-bit weights in registers."""
 
+QUADS: Final = "quads"
+"""Kernels that unpack four-bit weights to e4m3 in registers, and multiply them by e4m3."""
+
 NONE: Final = "none"
 BLOCK: Final = 128
 """Columns that share a scale at most: wider groups of integers are several of these."""
@@ -35,6 +38,7 @@ FORMATS: Final[Mapping[str, WeightFormat]] = MappingProxyType(
         "fp8": WeightFormat(8, FP8),
         "fp8_blocks": WeightFormat(8, FP8),
         "mxfp4": WeightFormat(4.25, WORDS),
+        "mxfp4_fp8": WeightFormat(4.25, QUADS),
         "nvfp4": WeightFormat(4.5, WORDS),
         "int4_32": WeightFormat(4.5, WORDS),
         "int4_64": WeightFormat(4.25, WORDS),
@@ -50,6 +54,7 @@ _NAMES: Final[Mapping[QuantAlgo, str]] = MappingProxyType(
         QuantAlgo.FP8: "fp8",
         QuantAlgo.FP8_BLOCK_SCALES: "fp8_blocks",
         QuantAlgo.W4A16_MXFP4: "mxfp4",
+        QuantAlgo.W4A8_MXFP4_FP8: "mxfp4_fp8",
         QuantAlgo.NVFP4: "nvfp4",
         QuantAlgo.W4A16_NVFP4: "nvfp4",
         QuantAlgo.W8A16: "int8",

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from moe_plugins.triton_moe.cost import MULTIPROCESSORS, Rates, Shape, no_sort, tiled
-from moe_plugins.triton_moe.formats import FP8, PLAIN, WORDS
+from moe_plugins.triton_moe.formats import FP8, PLAIN, QUADS, WORDS
 
 NO_SORT: Final = "no_sort"
 SWAP_AB: Final = "swap_ab"
@@ -109,6 +109,13 @@ _OPTIONS: Final[Mapping[str, Mapping[str, _Timed]]] = MappingProxyType(
             SWAP_AB: _tiled(
                 _words(8, 120e6), _words(16, 200e6), _words(32, 280e6), _words(64, 330e6, weight_rows=128),
                 _words(128, 400e6, weight_rows=128, warps=8, group=8),
+            ),
+        },
+        QUADS: {
+            NO_SORT: _unsorted(Rates(60e6, 5.0)),
+            SWAP_AB: _tiled(
+                _words(16, 250e6), _words(32, 400e6), _words(64, 550e6, weight_rows=128),
+                _words(128, 700e6, weight_rows=128, warps=8, group=8),
             ),
         },
     }

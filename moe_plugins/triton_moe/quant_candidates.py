@@ -77,6 +77,13 @@ def _fp8(quant: QuantAlgo, title: str, *others: Requirement) -> MoECandidate:
     )  # fmt: skip
 
 
+def _quads(quant: QuantAlgo, title: str, *others: Requirement) -> MoECandidate:
+    return _experts(
+        quant, title, "quads", *others, unit=16, tolerance=6e-2, layout="e4m3_words_fc1_halves",
+        adjustments=WHOLE_BLOCKS, quantizes_activations=True,
+    )  # fmt: skip
+
+
 def _words(quant: QuantAlgo, title: str, *others: Requirement, tolerance: float = 5e-3) -> MoECandidate:
     return _experts(
         quant, title, "words", *others, unit=8, tolerance=tolerance, layout="words_fc1_halves",
@@ -95,6 +102,7 @@ CANDIDATES = (
     ),
     _fp8(QuantAlgo.FP8, "Triton experts, e4m3 with a scale per matrix, tokens scaled as they come"),
     _words(QuantAlgo.W4A16_MXFP4, "Triton experts, MXFP4 weights and 16-bit activations", *_groups(32)),
+    _quads(QuantAlgo.W4A8_MXFP4_FP8, "Triton experts, MXFP4 weights, tokens in e4m3 scaled as they come", *_groups(32)),
     _words(QuantAlgo.NVFP4, "Triton experts, NVFP4 weights (activations stay 16-bit)", *_groups(16)),
     _words(QuantAlgo.W4A16_NVFP4, "Triton experts, NVFP4 weights without input scales", *_groups(16)),
     _int4(QuantAlgo.W4A16_AWQ, "Triton experts, int4 weights in groups, with zero points", *_groups(32, 64, 128)),

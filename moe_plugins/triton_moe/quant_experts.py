@@ -17,7 +17,7 @@ from moe_plugins.triton_moe.no_sort import NoSortConfig
 from moe_plugins.triton_moe.options import GROUPED, NO_SORT, SWAP_AB
 from moe_plugins.triton_moe.paths import Family, Layer, Sorted, Unsorted, plain_between, plain_tokens
 from moe_plugins.triton_moe.quant_prepared import QuantPrepared, prepare_fp8
-from moe_plugins.triton_moe.quant_rows import quantize_pairs, quantize_rows
+from moe_plugins.triton_moe.quant_rows import quantize_mapped, quantize_pairs, quantize_rows
 from moe_plugins.triton_moe.swap_ab import SwapConfig
 from moe_plugins.triton_moe.w4_weights import W4Weights, prepare_w4
 
@@ -37,8 +37,8 @@ class Fp8Experts(FamilyExperts):
         return rows.data, rows.scales.t()
 
 
-def _group(weights: Fp8Weights) -> int:
-    return BLOCK if weights.blocks else 0
+def _group(weights: Fp8Weights | W4Weights) -> int:
+    return BLOCK if isinstance(weights, Fp8Weights) and weights.blocks else 0
 
 
 def _quantized(
@@ -59,6 +59,21 @@ def _quantized(
 def _between(layer: Layer, y_RH: torch.Tensor, num_rows: int, config: Any) -> Fp8Rows:
     scaled = config.scaled if isinstance(config, Fp8GroupedConfig) else config.columns
     return Fp8Rows.empty(num_rows, layer.sizes[2], y_RH.device, group=scaled)
+
+
+def _quantizing_down(
+    h_RI: torch.Tensor,
+    found: ExpertMap,
+    weights: W4Weights,
+    y_RH: torch.Tensor,
+    config: w4_swap_ab.W4SwapConfig,
+    *,
+    pdl: bool = False,
+) -> None:
+    # Only whole rows know their scale. With one, the tensor cores add a row's products by themselves.
+    rows = Fp8Rows.empty(len(h_RI), h_RI.shape[1], h_RI.device, group=0)
+    quantize_mapped(h_RI, found, rows, pdl=pdl)
+    w4_swap_ab.down(rows, found, weights, y_RH, config, pdl=pdl)
 
 
 def _fp8_sizes(weights: Fp8Weights) -> tuple[int, int, int]:
@@ -98,6 +113,14 @@ WORDS: Final = Family(
 )
 """Weights of four and eight bits; activations stay as they are."""
 
+QUADS: Final = WORDS._replace(
+    prepared=lambda dtype: QuantPrepared(partial(prepare_w4, dtype=dtype, e4m3=True)),
+    sorted={SWAP_AB: WORDS.sorted[SWAP_AB]._replace(down=_quantizing_down)},
+    tokens=_quantized,
+    moves=torch.float8_e4m3fn,
+)
+"""MXFP4 weights; activations become e4m3, with a scale for each row, where there is a map."""
+
 
 def fp8(binding: Binding) -> Fp8Experts:
     """Experts with e4m3 weights, by number of tokens."""
@@ -107,3 +130,8 @@ def fp8(binding: Binding) -> Fp8Experts:
 def words(binding: Binding) -> FamilyExperts:
     """Experts with four- or eight-bit weights, by number of tokens."""
     return FamilyExperts(WORDS, (NO_SORT, *WORDS.sorted), binding)
+
+
+def quads(binding: Binding) -> Fp8Experts:
+    """Experts with MXFP4 weights and e4m3 activations, by number of tokens."""
+    return Fp8Experts(QUADS, (NO_SORT, *QUADS.sorted), binding)

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from moe_plugins.triton_moe.expert_map import ExpertMap
 from moe_plugins.triton_moe.fp8_weights import BLOCK, Fp8Rows
 from moe_plugins.triton_moe.launch import launch
 
@@ -32,7 +33,12 @@ FEW: Final = 512
 
 def quantize_rows(x_NK: torch.Tensor, rows: Fp8Rows, *, pdl: bool = False) -> None:
     """Fill `rows` from `x_NK` of any float type, K a multiple of 16, by group of 128 columns, by row or statically."""
-    _launch(x_NK, None, 1, rows, pdl)
+    _launch(x_NK, None, 1, None, rows, pdl)
+
+
+def quantize_mapped(h_RK: torch.Tensor, found: ExpertMap, rows: Fp8Rows, *, pdl: bool = False) -> None:
+    """As :func:`quantize_rows`, of rows of the map `found`; those past its last expert stay undefined."""
+    _launch(h_RK, None, 1, found, rows, pdl)
 
 
 def quantize_pairs(
@@ -42,20 +48,28 @@ def quantize_pairs(
 
     That costs bytes, and spares the kernel that reads `rows` the gathering. Other rows stay undefined.
     """
-    _launch(x_TH, row_of_pair, top_k, rows, pdl)
+    _launch(x_TH, row_of_pair, top_k, None, rows, pdl)
 
 
-def _launch(x: torch.Tensor, row_of_pair: torch.Tensor | None, copies: int, rows: Fp8Rows, pdl: bool) -> None:
+def _launch(
+    x: torch.Tensor,
+    row_of_pair: torch.Tensor | None,
+    copies: int,
+    found: ExpertMap | None,
+    rows: Fp8Rows,
+    pdl: bool,
+) -> None:
     num_tokens, width = x.shape
     group = rows.group or (BLOCK if rows.static else triton.next_power_of_2(width))
     groups = GROUPS if group == BLOCK else 1
     tokens = TOKENS if num_tokens > FEW and group == BLOCK else 1
+    offsets, counts = (None, None) if found is None else (found.offsets, found.counts)
     launch(
         _quantize, (triton.cdiv(num_tokens, tokens), triton.cdiv(width, group * groups)),
-        (x, row_of_pair, rows.data, rows.scales, num_tokens, len(rows.data)),
+        (x, row_of_pair, offsets, counts, rows.data, rows.scales, num_tokens, len(rows.data)),
         {
-            "K": width, "GROUP": group, "GROUPS": groups, "TOKENS": tokens, "COPIES": copies, "STATIC": rows.static,
-            "PDL": pdl,
+            "L": 0 if counts is None else len(counts), "K": width, "GROUP": group, "GROUPS": groups,
+            "TOKENS": tokens, "COPIES": copies, "STATIC": rows.static, "PDL": pdl,
         },
         num_warps=8 if tokens > 1 or group > 4096 else 4, pdl=pdl,
     )  # fmt: skip
@@ -87,8 +101,9 @@ def _nearest(x):
 
 @triton.jit(do_not_specialize=["num_tokens", "num_rows"])
 def _quantize(
-    x, row_of_pair, codes, scales, num_tokens, num_rows, K: tl.constexpr, GROUP: tl.constexpr, GROUPS: tl.constexpr,
-    TOKENS: tl.constexpr, COPIES: tl.constexpr, STATIC: tl.constexpr, PDL: tl.constexpr,
+    x, row_of_pair, offsets, counts, codes, scales, num_tokens, num_rows,
+    L: tl.constexpr, K: tl.constexpr, GROUP: tl.constexpr, GROUPS: tl.constexpr, TOKENS: tl.constexpr,
+    COPIES: tl.constexpr, STATIC: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     if PDL:
         gdc_wait()
@@ -96,7 +111,12 @@ def _quantize(
     t = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     g = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
     k = g[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
-    is_token = t < num_tokens
+    end = num_tokens
+    if counts is not None:
+        end = tl.load(offsets + (L - 1)) + tl.load(counts + (L - 1))
+        if tl.program_id(0) * TOKENS >= end:
+            return
+    is_token = t < end
     here = is_token[:, None, None] & (k < K)[None, :, :]
     values = tl.load(x + t.to(tl.int64)[:, None, None] * K + k[None, :, :], mask=here, other=0.0).to(tl.float32)
     if STATIC:

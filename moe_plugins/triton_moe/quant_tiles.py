@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from moe_plugins.triton_moe.cost import Shape
-from moe_plugins.triton_moe.formats import FP8
+from moe_plugins.triton_moe.formats import FP8, QUADS
 from moe_plugins.triton_moe.options import NO_SORT, SWAP_AB
 
 Config = Mapping[str, Any]
@@ -55,7 +55,8 @@ _WORDS_TALL: Final[tuple[Config, ...]] = (
 )
 TALL: Final = 128
 """Tokens of a tile whose sums need the registers of eight warps, or half the weight rows."""
-_HEIGHTS: Final[Mapping[bool, Sequence[int]]] = {True: (8, 16, 32, 64), False: (8, 16, 32, 64, 128)}
+_HEIGHTS: Final[Mapping[str, Sequence[int]]] = {FP8: (8, 16, 32, 64), QUADS: (16, 32, 64, 128)}
+_ALL_HEIGHTS: Final = (8, 16, 32, 64, 128)
 
 
 def quantized_tiles(path: str, shape: Shape, tokens: int) -> Iterator[dict[str, Any]]:
@@ -65,7 +66,7 @@ def quantized_tiles(path: str, shape: Shape, tokens: int) -> Iterator[dict[str, 
         yield from map(dict, _FP8_UNSORTED if fp8 else _WORDS_UNSORTED)
     elif path == SWAP_AB:
         mean = tokens * shape.top_k / shape.experts
-        heights = _HEIGHTS[fp8]
+        heights = _HEIGHTS.get(shape.kernels, _ALL_HEIGHTS)
         fitting = [rows for rows in heights if rows >= mean][: 1 if mean <= 4 else 2] or [heights[-1]]
         for rows in fitting:
             for up, down in _FP8_SWAPPED if fp8 else _alike(_WORDS_TALL if rows >= TALL else _WORDS_SHORT):

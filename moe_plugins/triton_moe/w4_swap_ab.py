@@ -20,6 +20,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from moe_core.activation import Activation
 from moe_plugins.triton_moe.activation import activate, activation_meta
 from moe_plugins.triton_moe.expert_map import ExpertMap
+from moe_plugins.triton_moe.fp8_weights import Fp8Rows
 from moe_plugins.triton_moe.launch import launch
 from moe_plugins.triton_moe.w4_weights import W4Weights
 from moe_plugins.triton_moe.w4_words import code_words, dequantize, load_scales, scale_words
@@ -43,7 +44,7 @@ class W4SwapConfig(NamedTuple):
 
 
 def up(
-    x_TH: torch.Tensor,
+    x_TH: torch.Tensor | Fp8Rows,
     found: ExpertMap,
     weights: W4Weights,
     activation: Activation,
@@ -53,13 +54,14 @@ def up(
     *,
     pdl: bool = False,
 ) -> None:
-    """FC1 and the activation of every row of the map, into `h_RI`. H and I multiples of 8."""
+    """FC1 and the activation of every row of the map, into `h_RI`. H and I multiples of 8, or of 16 where tokens are
+    e4m3 with a scale each."""
     _, hidden, inter = weights.sizes
     columns = config.weight_rows // (2 if weights.gated else 1)
     launch(
         _up, (found.max_tiles * triton.cdiv(inter, columns),),
         (
-            x_TH, *weights.fc1, weights.b1, h_RI, found.pair_of_row, found.tile_expert, found.tile_row,
+            *_rows(x_TH), *weights.fc1, weights.b1, h_RI, found.pair_of_row, found.tile_expert, found.tile_row,
             found.tile_rows, found.num_tiles, found.max_tiles,
         ),
         {
@@ -71,7 +73,7 @@ def up(
 
 
 def down(
-    h_RI: torch.Tensor,
+    h_RI: torch.Tensor | Fp8Rows,
     found: ExpertMap,
     weights: W4Weights,
     y_RH: torch.Tensor,
@@ -79,17 +81,26 @@ def down(
     *,
     pdl: bool = False,
 ) -> None:
-    """FC2 of every row of the map, into `y_RH`; not weighed. H and I multiples of 8."""
+    """FC2 of every row of the map, into `y_RH`; not weighed. Sizes as for :func:`up`."""
     _, hidden, inter = weights.sizes
     launch(
         _down, (found.max_tiles * triton.cdiv(hidden, config.weight_rows),),
         (
-            h_RI, *weights.w2, weights.b2, y_RH, found.tile_expert, found.tile_row, found.tile_rows, found.num_tiles,
-            found.max_tiles,
+            *_rows(h_RI), *weights.w2, weights.b2, y_RH, found.tile_expert, found.tile_row, found.tile_rows,
+            found.num_tiles, found.max_tiles,
         ),
         {"H": hidden, "I": inter, **_meta(config, weights), "PDL": pdl},
         num_warps=config.warps, num_stages=config.stages, pdl=pdl,
     )  # fmt: skip
+
+
+def _rows(x: torch.Tensor | Fp8Rows) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Rows and their scales."""
+    if not isinstance(x, Fp8Rows):
+        return x, None
+    if x.group or x.static:
+        raise ValueError(f"found rows with scales of {x.group or 'all'} columns, needed one scale for each row")
+    return x.data, x.scales
 
 
 def _meta(config: W4SwapConfig, weights: W4Weights) -> dict[str, object]:
@@ -185,20 +196,29 @@ def activated(
 
 
 @triton.jit
+def _scaled(acc, scales, row, is_row):
+    """The product ``[N, T]`` of tokens in units of `scales`, where they have any."""
+    if scales is not None:
+        acc *= tl.load(scales + row, mask=is_row, other=0.0)[None, :]
+    return acc
+
+
+@triton.jit
 def _up_tile(
-    x, words, scales, row_scale, b1, h, pair_of_row, e, row0, rows, n0,
+    x, x_scales, words, scales, row_scale, b1, h, pair_of_row, e, row0, rows, n0,
     H: tl.constexpr, I: tl.constexpr, K: tl.constexpr, T: tl.constexpr, N: tl.constexpr, STAGES: tl.constexpr,
     UNROLL: tl.constexpr, FORMAT: tl.constexpr, GROUP: tl.constexpr, PLAIN: tl.constexpr, GATED: tl.constexpr,
     KIND: tl.constexpr, ALPHA: tl.constexpr, BETA: tl.constexpr, CLAMP: tl.constexpr, AFTER: tl.constexpr,
 ):  # fmt: skip
     t = tl.arange(0, T)
     is_token = t < rows
-    at_x = (tl.load(pair_of_row + row0 + t, mask=is_token, other=0) // K).to(tl.int64) * H
+    token = tl.load(pair_of_row + row0 + t, mask=is_token, other=0) // K
     n, is_row = stacked_rows(n0, N, I, GATED)
     acc = product(
-        words, scales, row_scale, x, e, n, is_row, at_x, is_token,
+        words, scales, row_scale, x, e, n, is_row, token.to(tl.int64) * H, is_token,
         2 * I if GATED else I, H, N, T, I % (N // 2 if GATED else N) == 0, STAGES, UNROLL, FORMAT, GROUP, PLAIN,
     )  # fmt: skip
+    acc = _scaled(acc, x_scales, token, is_token)
     out, column = activated(acc, b1, e, n, is_row, n0, I, N, T, GATED, KIND, ALPHA, BETA, CLAMP, AFTER)
     at = h + (row0 + t).to(tl.int64)[:, None] * I + column[None, :]
     tl.store(at, out.to(h.dtype.element_ty).T, mask=is_token[:, None] & (column < I)[None, :])
@@ -206,7 +226,7 @@ def _up_tile(
 
 @triton.jit(do_not_specialize=["max_tiles"])
 def _up(
-    x, words, scales, row_scale, b1, h, pair_of_row, tile_expert, tile_row, tile_rows, num_tiles, max_tiles,
+    x, x_scales, words, scales, row_scale, b1, h, pair_of_row, tile_expert, tile_row, tile_rows, num_tiles, max_tiles,
     H: tl.constexpr, I: tl.constexpr, K: tl.constexpr, T: tl.constexpr, SHORT: tl.constexpr, N: tl.constexpr,
     STAGES: tl.constexpr, UNROLL: tl.constexpr, RASTER: tl.constexpr, FORMAT: tl.constexpr, GROUP: tl.constexpr,
     PLAIN: tl.constexpr, GATED: tl.constexpr, PDL: tl.constexpr,
@@ -223,19 +243,19 @@ def _up(
         return
     if rows > SHORT:
         _up_tile(
-            x, words, scales, row_scale, b1, h, pair_of_row, e, row, rows, column * COLUMNS,
+            x, x_scales, words, scales, row_scale, b1, h, pair_of_row, e, row, rows, column * COLUMNS,
             H, I, K, T, N, STAGES, UNROLL, FORMAT, GROUP, PLAIN, GATED, KIND, ALPHA, BETA, CLAMP, AFTER,
         )  # fmt: skip
     elif SHORT > 0:
         _up_tile(
-            x, words, scales, row_scale, b1, h, pair_of_row, e, row, rows, column * COLUMNS,
+            x, x_scales, words, scales, row_scale, b1, h, pair_of_row, e, row, rows, column * COLUMNS,
             H, I, K, SHORT, N, STAGES, UNROLL, FORMAT, GROUP, PLAIN, GATED, KIND, ALPHA, BETA, CLAMP, AFTER,
         )  # fmt: skip
 
 
 @triton.jit
 def _down_tile(
-    h, words, scales, row_scale, b2, y, e, row0, rows, n0,
+    h, h_scales, words, scales, row_scale, b2, y, e, row0, rows, n0,
     H: tl.constexpr, I: tl.constexpr, T: tl.constexpr, N: tl.constexpr, STAGES: tl.constexpr, UNROLL: tl.constexpr,
     FORMAT: tl.constexpr, GROUP: tl.constexpr, PLAIN: tl.constexpr,
 ):  # fmt: skip
@@ -248,6 +268,7 @@ def _down_tile(
         words, scales, row_scale, h, e, n, is_row, row * I, is_token, H, I, N, T, H % N == 0, STAGES, UNROLL, FORMAT,
         GROUP, PLAIN,
     )  # fmt: skip
+    acc = _scaled(acc, h_scales, row, is_token)
     if b2 is not None:
         acc += tl.load(b2 + e * H + n, mask=is_row, other=0.0).to(tl.float32)[:, None]
     at = y + row[:, None] * H + n[None, :]
@@ -256,7 +277,7 @@ def _down_tile(
 
 @triton.jit(do_not_specialize=["max_tiles"])
 def _down(
-    h, words, scales, row_scale, b2, y, tile_expert, tile_row, tile_rows, num_tiles, max_tiles,
+    h, h_scales, words, scales, row_scale, b2, y, tile_expert, tile_row, tile_rows, num_tiles, max_tiles,
     H: tl.constexpr, I: tl.constexpr, T: tl.constexpr, SHORT: tl.constexpr, N: tl.constexpr, STAGES: tl.constexpr,
     UNROLL: tl.constexpr, RASTER: tl.constexpr, FORMAT: tl.constexpr, GROUP: tl.constexpr, PLAIN: tl.constexpr,
     PDL: tl.constexpr,
@@ -271,11 +292,11 @@ def _down(
         return
     if rows > SHORT:
         _down_tile(
-            h, words, scales, row_scale, b2, y, e, row, rows, column * N,
+            h, h_scales, words, scales, row_scale, b2, y, e, row, rows, column * N,
             H, I, T, N, STAGES, UNROLL, FORMAT, GROUP, PLAIN,
         )  # fmt: skip
     elif SHORT > 0:
         _down_tile(
-            h, words, scales, row_scale, b2, y, e, row, rows, column * N,
+            h, h_scales, words, scales, row_scale, b2, y, e, row, rows, column * N,
             H, I, SHORT, N, STAGES, UNROLL, FORMAT, GROUP, PLAIN,
         )  # fmt: skip

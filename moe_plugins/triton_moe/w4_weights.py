@@ -1,4 +1,4 @@
-"""Experts with four- or eight-bit weights and plain activations, as the kernels read them: made once, at load.
+"""Experts with four- or eight-bit weights and finer activations, as the kernels read them: made once, at load.
 
 The scale of a row's groups is split: a power of two per row, in float32, which multiplies the accumulator, and what
 is left per group, at most one, which multiplies the codes as they are unpacked.
@@ -12,7 +12,9 @@ import torch
 from torch.nn import functional as F
 
 from moe_core.quantization import Element, Format, QuantizedTensor, ScaleType, unpack
+from moe_core.quantization.formats import MXFP4
 from moe_core.weights import ExpertWeights
+from moe_plugins.triton_moe.w4_e4m3 import FP4_E4M3, GROUP, TOP, fold
 from moe_plugins.triton_moe.w4_words import (
     BLOCK,
     FP4,
@@ -59,9 +61,16 @@ class W4Weights(NamedTuple):
         return num_local, self.w2.row_scale.shape[1], width // 2 if self.gated else width
 
 
-def word_format(format_: Format, has_zero: bool) -> WordFormat:
-    """How matrices of `format_` are laid out; raises ``ValueError`` for those that are not."""
+def word_format(format_: Format, has_zero: bool, *, e4m3: bool = False) -> WordFormat:
+    """How matrices of `format_` are laid out, `e4m3` beside tokens of that type.
+
+    Raises ``ValueError`` for those that are not.
+    """
     rows, columns = format_.block
+    if e4m3:
+        if format_ == MXFP4:
+            return WordFormat(FP4_E4M3, GROUP)
+        raise ValueError(f"found {format_}; beside tokens in e4m3 needed {MXFP4}")
     match format_.element, format_.scale:
         case Element.E2M1, (ScaleType.UE8M0 | ScaleType.E4M3) if rows == 1 and columns in (16, 32):
             return WordFormat(FP4, columns)
@@ -78,18 +87,19 @@ def word_format(format_: Format, has_zero: bool) -> WordFormat:
     )
 
 
-def prepare_w4(weights: ExpertWeights, dtype: torch.dtype) -> W4Weights:
-    """`weights`, quantized, for activations of `dtype`: bfloat16 or float16.
+def prepare_w4(weights: ExpertWeights, dtype: torch.dtype, *, e4m3: bool = False) -> W4Weights:
+    """`weights`, quantized, for activations of `dtype`: bfloat16 or float16, and with `e4m3` for those that were
+    rounded to it.
 
     int4 scales are rounded to `dtype`. Groups of fp4 whose scale is below ``2 ** -28`` of the largest of their row
-    count as zero.
+    count as zero; with `e4m3`, those below ``2 ** -11`` of it are rounded to multiples of half that.
     """
     fc1 = [part for part in (weights.w1_EIH, weights.w3_EIH) if part is not None]
     biases = [part for part in (weights.b1_EI, weights.b3_EI) if part is not None]
     matrices = [part for part in (*fc1, weights.w2_EHI) if isinstance(part, QuantizedTensor)]
     if len(matrices) <= len(fc1):
         raise TypeError("found a matrix that is not quantized, needed quantized ones")
-    formats = {word_format(matrix.format, matrix.zero is not None) for matrix in matrices}
+    formats = {word_format(matrix.format, matrix.zero is not None, e4m3=e4m3) for matrix in matrices}
     if len(formats) > 1:
         raise ValueError(f"found matrices of different formats: {sorted(formats)}; needed one")
     (words,) = formats
@@ -127,7 +137,11 @@ def _prepare_expert(matrix: QuantizedTensor, words: WordFormat, dtype: torch.dty
     codes = unpack(matrix.data)[:, :columns]
     row_scale = _power_of_two(scale.amax(dim=-1))
     groups = _groups(scale / row_scale[:, None], columns, words, matrix.format)
-    if words.kind == FP4:
+    if words.kind == FP4_E4M3:
+        codes, byte = fold(codes, groups)
+        row_scale = row_scale * 2.0**-TOP
+        scales = byte.contiguous().view(torch.int32)
+    elif words.kind == FP4:
         byte, lost = _scale_bytes(groups)
         codes = codes.masked_fill(lost.repeat_interleave(words.group, dim=-1)[:, :columns], 0)
         scales = byte.contiguous().view(torch.int32)

@@ -9,6 +9,7 @@ Scales of groups are words as well, ``[blocks, words of a block, rows]``, so tha
 
 - fp4: four bytes, each an unsigned float of 5 bits of exponent, biased by 28, and 3 of mantissa: any product of such a
   scale and an e2m1 code is exact in bfloat16 and in float16;
+- fp4 for quantized tokens: as :mod:`~moe_plugins.triton_moe.w4_e4m3` has it, codes too;
 - int4: two scales in the type of the activations; with zero points, one scale and above it ``128 + zero`` in bfloat16
   or ``1024 + zero`` in float16.
 """
@@ -27,6 +28,8 @@ import torch
 import triton
 import triton.language as tl
 from torch.nn import functional as F
+
+from moe_plugins.triton_moe.w4_e4m3 import FP4_E4M3, pack_quads, unpack_quads
 
 BLOCK: Final = tl.constexpr(128)
 """Columns of a block; rows are padded to whole ones."""
@@ -84,6 +87,8 @@ def pack_words(codes: torch.Tensor, kind: str) -> torch.Tensor:
     if kind == INT8:
         by_byte = padded.reshape(*outer, blocks, 4, 32).transpose(-1, -2)
         return by_byte.contiguous().view(torch.int32).flatten(-3)
+    if kind == FP4_E4M3:
+        return pack_quads(padded)
     by_half = padded.reshape(*outer, blocks, 2, 4, PAIRS, 2).int()  # block, word, code of a half, pair, half
     halves = torch.zeros_like(by_half[..., 0, :, :])
     for code, places in enumerate(_POSITIONS[FP4 if kind == FP4 else INT4]):
@@ -96,7 +101,7 @@ def pack_words(codes: torch.Tensor, kind: str) -> torch.Tensor:
 @triton.constexpr_function
 def scale_words(kind: str, group: int) -> int:
     """Words of scales of a block."""
-    per_word = {"fp4": 4, "int4": 2, "int4_zero": 1}
+    per_word = {"fp4": 4, "fp4_e4m3": 4, "int4": 2, "int4_zero": 1}
     return -(-128 // group // per_word[kind]) if kind in per_word else 0
 
 
@@ -257,7 +262,9 @@ def dequantize(
 
     `PLAIN` has no assembly; it is for Triton's interpreter.
     """
-    if FORMAT == "int8":
+    if FORMAT == "fp4_e4m3":
+        codes = unpack_quads(words, scales[0], N, PLAIN).to(TYPE)
+    elif FORMAT == "int8":
         v0, v1, v2, v3 = _unpack_int8(words, TYPE, PLAIN)
         codes = tl.permute(tl.join(tl.join(v0, v2), tl.join(v1, v3)), [0, 2, 3, 1])
     else:

@@ -8,7 +8,7 @@ import torch
 
 from moe_core.checkpoint import load_layer
 from moe_core.contract.deployment import MoEDeployment
-from moe_core.contract.vocabulary import DType
+from moe_core.contract.vocabulary import DType, QuantAlgo
 from moe_core.environment import preset
 from moe_core.ingest import ingest
 from moe_core.registry import load_catalog
@@ -99,3 +99,11 @@ def test_published_layouts(written, model, device):
 def test_other_layouts(written, family, device):
     given = written(family, dtype_act=DTYPE, num_experts=3)
     assert_candidate_matches(given, given.problem, OTHERS[family], device)
+
+
+@pytest.mark.parametrize("device", devices)
+def test_activations_become_fp8_where_the_problem_says_so(written, device):
+    given = written("gpt-oss MXFP4", dtype_act=DTYPE, num_experts=3)
+    asked = given.problem.evolve(quant=QuantAlgo.W4A8_MXFP4_FP8)
+    assert_candidate_matches(given, asked, "w4a8_mxfp4_fp8", device)
+    assert_candidate_matches(given, given.problem, "w4a16_mxfp4", device)

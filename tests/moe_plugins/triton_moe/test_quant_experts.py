@@ -23,6 +23,7 @@ from moe_plugins.triton_moe.quant_candidates import CANDIDATES
 BY_QUANT = {QuantAlgo(candidate.identity.rpartition(".")[2]): candidate for candidate in CANDIDATES}
 FP8 = (QuantAlgo.FP8_BLOCK_SCALES, QuantAlgo.FP8)
 BLOCKS, MXFP4, AWQ = QuantAlgo.FP8_BLOCK_SCALES, QuantAlgo.W4A16_MXFP4, QuantAlgo.W4A16_AWQ
+MXFP4_FP8 = QuantAlgo.W4A8_MXFP4_FP8
 # Few and wide tiles: the interpreter takes milliseconds for each.
 FP8_TILES = MappingProxyType(
     {
@@ -47,6 +48,7 @@ WORD_SIZES = MappingProxyType({"hidden_size": 64, "intermediate_size": 64})
 GROUPS = MappingProxyType({AWQ: {"quant_group_size": 32}, QuantAlgo.W4A16_GPTQ: {"quant_group_size": 32}})
 PATHS = [(quant, path) for quant in BY_QUANT for path in (FP8_TILES if quant in FP8 else WORD_TILES)]
 MAPPED = [(quant, path) for quant, path in PATHS if path != "no_sort"]
+ROUNDED = [(quant, path) for quant, path in MAPPED if quant in (*FP8, MXFP4_FP8)]
 FEW = (1, 5)
 """Tokens that the interpreter has time for without a map: every pair has programs of its own."""
 REAL = MappingProxyType({"hidden_size": 512, "intermediate_size": 384, "num_experts": 16, "top_k": 4})
@@ -98,14 +100,16 @@ def test_few_tokens_need_no_map(quant):
 
 @needs_interpreter
 @pytest.mark.parametrize("check", [assert_foreign_ids_add_zero, assert_leaves_inputs_alone])
-@pytest.mark.parametrize("quant", [BLOCKS, MXFP4])
+@pytest.mark.parametrize("quant", [BLOCKS, MXFP4, MXFP4_FP8])
 def test_conforms_without_a_map(quant, check):
     check(tiny(quant, "no_sort"))
 
 
 @needs_interpreter
 @pytest.mark.parametrize("activation", ["swiglu_clamp", "relu2_with_bias", "geglu"])
-@pytest.mark.parametrize(("quant", "path"), [(BLOCKS, "swap_ab"), (BLOCKS, "grouped"), (MXFP4, "swap_ab")])
+@pytest.mark.parametrize(
+    ("quant", "path"), [(BLOCKS, "swap_ab"), (BLOCKS, "grouped"), (MXFP4, "swap_ab"), (MXFP4_FP8, "swap_ab")]
+)
 def test_activations(quant, path, activation):
     trial = tiny(quant, path, **ACTIVATIONS[activation])
     backend, batch = trial.bind(), trial.batch(5)
@@ -119,6 +123,7 @@ def test_activations(quant, path, activation):
         (BLOCKS, "swap_ab", {"hidden_size": 208, "intermediate_size": 192}),
         (BLOCKS, "grouped", {"hidden_size": 208, "intermediate_size": 192}),
         (MXFP4, "swap_ab", {"hidden_size": 192, "intermediate_size": 96}),
+        (MXFP4_FP8, "swap_ab", {"hidden_size": 208, "intermediate_size": 80}),
         (QuantAlgo.NVFP4, "swap_ab", {"hidden_size": 48, "intermediate_size": 176}),
         (QuantAlgo.W8A16, "swap_ab", {"hidden_size": 40, "intermediate_size": 136}),
     ],
@@ -130,7 +135,9 @@ def test_sizes_that_no_block_divides(quant, path, sizes):
 
 
 @needs_interpreter
-@pytest.mark.parametrize(("quant", "path"), [(BLOCKS, "swap_ab"), (BLOCKS, "grouped"), (MXFP4, "swap_ab")])
+@pytest.mark.parametrize(
+    ("quant", "path"), [(BLOCKS, "swap_ab"), (BLOCKS, "grouped"), (MXFP4, "swap_ab"), (MXFP4_FP8, "swap_ab")]
+)
 def test_rows_are_left_unfinalized(quant, path):
     trial = tiny(quant, path)
     backend, batch = trial.bind(), trial.batch(5)
@@ -144,8 +151,7 @@ def test_rows_are_left_unfinalized(quant, path):
 
 
 @needs_interpreter
-@pytest.mark.parametrize("path", ["swap_ab", "grouped"])
-@pytest.mark.parametrize("quant", FP8)
+@pytest.mark.parametrize(("quant", "path"), ROUNDED)
 def test_rows_travel_quantized_where_ranks_exchange_them(quant, path):
     trial = tiny(quant, path)
     apart, together = trial.bind(MoEDeployment(ep_size=2, dp_size=2)), trial.bind(MoEDeployment(ep_size=2))
@@ -213,7 +219,7 @@ def test_the_kernels_follow_the_number_of_tokens():
         assert backend.choice(100_000).path == ("grouped" if quant in FP8 else "swap_ab")
 
 
-@pytest.mark.parametrize("quant", [BLOCKS, MXFP4])
+@pytest.mark.parametrize("quant", [BLOCKS, MXFP4, MXFP4_FP8])
 def test_what_the_tuner_tries_can_be_used(quant):
     backend = tiny(quant, "").bind()
     for num_tokens in (4, 64, 2000):

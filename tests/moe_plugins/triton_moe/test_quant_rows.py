@@ -5,8 +5,9 @@ import torch
 
 from moe_core.quantization import Element, Format, ScaleType, quantize
 from moe_core.testing.numerics import assert_bitwise_equal, assert_close
+from moe_plugins.triton_moe.expert_map import map_experts
 from moe_plugins.triton_moe.fp8_weights import Fp8Rows
-from moe_plugins.triton_moe.quant_rows import FEW, quantize_pairs, quantize_rows
+from moe_plugins.triton_moe.quant_rows import FEW, quantize_mapped, quantize_pairs, quantize_rows
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TOLERANCE = 1e-3
@@ -53,6 +54,18 @@ def test_pairs(group):
     quantize_rows(x, tokens)
     assert_bitwise_equal(_values(rows)[[4, 0, 2]], _values(tokens)[[0, 1, 1]])
     assert rows.data.float()[[1, 3]].isnan().all()
+
+
+def test_rows_of_a_map_end_with_its_last_expert():
+    ids = torch.tensor([[1, 0], [5, 1], [-1, 5]], dtype=torch.int32, device=DEVICE)
+    found = map_experts(ids, 0, 2, tile=8)
+    x = _random(found.max_rows, 144)
+    rows, tokens = (Fp8Rows.empty(found.max_rows, 144, x.device, group=0) for _ in range(2))
+    rows.data.fill_(torch.nan)
+    quantize_mapped(x, found, rows)
+    quantize_rows(x, tokens)
+    assert_bitwise_equal(_values(rows)[:3], _values(tokens)[:3])
+    assert rows.data.float()[3:].isnan().all()
 
 
 def test_static_saturates():
