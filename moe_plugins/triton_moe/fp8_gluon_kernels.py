@@ -2,7 +2,8 @@
 
 The ring of stages, its barriers and the order of tiles are those of
 :mod:`moe_plugins.triton_moe.grouped_gluon_kernels`. The tensor cores sum 128 columns, then the consumer multiplies that
-by the scales and adds it to its own sums, while the other consumer has the tensor cores.
+by the scales and adds it to its own sums, while the other consumer has the tensor cores. Scales travel with the stages:
+a consumer that read them from memory, even a step ahead, would wait for them before each of its sums.
 """
 
 # Kernels are functions of tiles, for which Python has no types; their names are those of the formulas.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
 from moe_plugins.triton_moe.activation import activate
@@ -22,11 +24,14 @@ from moe_plugins.triton_moe.quant_rows import scale_of, to_e4m3
 
 @gluon.jit
 def _produce(
-    x, w_desc, tile_expert, tile_row, tile_rows, num_tiles_, rows_A, weights, full, empty,
+    x, x_scales, w_desc, w_scales, tile_expert, tile_row, tile_rows, num_tiles_, rows_A, weights, scales, full, empty,
     COLUMNS: gl.constexpr, PASSES: gl.constexpr, STEPS: gl.constexpr, BLOCK: gl.constexpr, NUM_COLUMNS: gl.constexpr,
     STAGES: gl.constexpr, GROUP: gl.constexpr,
 ):  # fmt: skip
+    LAYOUT: gl.constexpr = gl.BlockedLayout([2], [32], [1], [0])
+    lane = gl.arange(0, 64, layout=LAYOUT)
     num_tiles = gl.load(num_tiles_)
+    num_rows = x.shape[0]
     stage, phase = 0, 1
     first, step = gl.program_id(0), gl.num_programs(0)
     expert, row, rows, column = _place(first, num_tiles, tile_expert, tile_row, tile_rows, NUM_COLUMNS, GROUP)
@@ -34,41 +39,34 @@ def _produce(
         following = _place(t + step, num_tiles, tile_expert, tile_row, tile_rows, NUM_COLUMNS, GROUP)
         for half in range(PASSES):
             w_row = (expert * PASSES + half) * COLUMNS + column * BLOCK
-            for k in range(0, STEPS * BLOCK, BLOCK):
+            x_at = x_scales + row + lane
+            # One scale, for 64 rows: to a consumer it is another of each row.
+            w_at = w_scales + ((expert * PASSES + half) * NUM_COLUMNS + column) * STEPS + gl.zeros_like(lane)
+            for k in range(STEPS):
                 mbarrier.wait(empty.index(stage), phase)
                 bar = full.index(stage)
                 if rows > 64:
                     mbarrier.expect(bar, w_desc.block_type.nbytes + 2 * x.block_type.nbytes)
-                    tma.async_copy_global_to_shared(x, [row + 64, k], bar, rows_A.index(2 * stage + 1))
+                    tma.async_copy_global_to_shared(x, [row + 64, k * BLOCK], bar, rows_A.index(2 * stage + 1))
+                    async_copy.async_copy_global_to_shared(scales.index(3 * stage + 1), x_at + (k * num_rows + 64))
                 else:
                     mbarrier.expect(bar, w_desc.block_type.nbytes + x.block_type.nbytes)
-                tma.async_copy_global_to_shared(x, [row, k], bar, rows_A.index(2 * stage))
-                tma.async_copy_global_to_shared(w_desc, [w_row, k], bar, weights.index(stage))
+                tma.async_copy_global_to_shared(x, [row, k * BLOCK], bar, rows_A.index(2 * stage))
+                tma.async_copy_global_to_shared(w_desc, [w_row, k * BLOCK], bar, weights.index(stage))
+                async_copy.async_copy_global_to_shared(scales.index(3 * stage), x_at + k * num_rows)
+                async_copy.async_copy_global_to_shared(scales.index(3 * stage + 2), w_at + k)
+                async_copy.mbarrier_arrive(bar, increment_count=False)
                 stage, phase = _advance(stage, phase, STAGES)
         expert, row, rows, column = following
 
 
 @gluon.jit
-def _first_scales(
-    PART: gl.constexpr, x_scales, w_scales, expert, row, rows, column,
-    PASSES: gl.constexpr, NUM_COLUMNS: gl.constexpr, STEPS: gl.constexpr, LAYOUT: gl.constexpr,
-):  # fmt: skip
-    """Where the scales of a consumer's rows and of its first weights begin, and the first of rows and either half."""
-    own = gl.where(rows > 64 * PART, row + 64 * PART, 0)  # a row that is there, if nobody's
-    x_at = x_scales + own + gl.arange(0, 64, layout=gl.SliceLayout(1, LAYOUT))
-    w_at = w_scales + (expert * PASSES * NUM_COLUMNS + column) * STEPS
-    return x_at, w_at, gl.load(x_at), gl.load(w_at), gl.load(w_at + (PASSES - 1) * NUM_COLUMNS * STEPS)
-
-
-@gluon.jit
 def _multiply(
-    PART: gl.constexpr, rows_A, weights, full, empty, lead, stage, phase, x_at, w_at, x_scale, w_scale, num_rows,
+    PART: gl.constexpr, rows_A, weights, scales, full, empty, lead, stage, phase,
     STEPS: gl.constexpr, STAGES: gl.constexpr, LEAD: gl.constexpr, BLOCK: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
-    """``[64, BLOCK]`` in float32, and where the ring stands then; `x_scale` and `w_scale` are those of the first step.
-
-    The first consumer signals `lead` at step `LEAD`.
-    """
+    """``[64, BLOCK]`` in float32, and where the ring stands then; the first consumer signals `lead` at step `LEAD`."""
+    ROWS: gl.constexpr = gl.SliceLayout(1, LAYOUT)
     acc = gl.zeros([64, BLOCK], gl.float32, LAYOUT)
     for k in range(STEPS):
         mbarrier.wait(full.index(stage), phase)
@@ -76,11 +74,7 @@ def _multiply(
             rows_A.index(2 * stage + PART), weights.index(stage).permute((1, 0)),
             gl.zeros([64, BLOCK], gl.float32, LAYOUT), use_acc=False, is_async=True,
         )  # fmt: skip
-        scale = x_scale * w_scale
-        # Those of the next step are asked for now; after the last one nobody needs them.
-        following = gl.minimum(k + 1, STEPS - 1)
-        x_scale = gl.load(x_at + following * num_rows)
-        w_scale = gl.load(w_at + following)
+        scale = scales.index(3 * stage + PART).load(ROWS) * scales.index(3 * stage + 2).load(ROWS)
         part = warpgroup_mma_wait(0, deps=(token,))
         mbarrier.arrive(empty.index(stage))
         if LEAD > 0 and PART == 0:  # noqa: SIM102 - this is decided by the compiler, the next by the GPU
@@ -107,8 +101,8 @@ def _store_codes(
 
 @gluon.jit
 def _consume(
-    PART: gl.constexpr, num_rows, x_scales, w_scales, bias, out_desc, out_scales,
-    tile_expert, tile_row, tile_rows, num_tiles_, rows_A, weights, staging, full, empty, lead,
+    PART: gl.constexpr, bias, out_desc, out_scales, tile_expert, tile_row, tile_rows, num_tiles_,
+    rows_A, weights, scales, staging, full, empty, lead,
     COLUMNS: gl.constexpr, PASSES: gl.constexpr, STEPS: gl.constexpr, BLOCK: gl.constexpr, NUM_COLUMNS: gl.constexpr,
     STAGES: gl.constexpr, GROUP: gl.constexpr, LEAD: gl.constexpr,
     KIND: gl.constexpr, ALPHA: gl.constexpr, BETA: gl.constexpr, CLAMP: gl.constexpr, AFTER: gl.constexpr,
@@ -118,31 +112,19 @@ def _consume(
     stage, phase, turn = 0, 0, 0
     first, step = gl.program_id(0), gl.num_programs(0)
     expert, row, rows, column = _place(first, num_tiles, tile_expert, tile_row, tile_rows, NUM_COLUMNS, GROUP)
-    x_at, w_at, x_scale, w_scale, up_scale = _first_scales(
-        PART, x_scales, w_scales, expert, row, rows, column, PASSES, NUM_COLUMNS, STEPS, LAYOUT
-    )
     for t in range(first, num_tiles * NUM_COLUMNS, step):
-        next_expert, next_row, next_rows, next_column = _place(
-            t + step, num_tiles, tile_expert, tile_row, tile_rows, NUM_COLUMNS, GROUP
-        )
+        following = _place(t + step, num_tiles, tile_expert, tile_row, tile_rows, NUM_COLUMNS, GROUP)
         if rows > 64 * PART:
             if LEAD > 0 and PART == 1:
                 mbarrier.wait(lead, turn)
             acc, stage, phase = _multiply(
-                PART, rows_A, weights, full, empty, lead, stage, phase, x_at, w_at, x_scale, w_scale, num_rows,
-                STEPS, STAGES, LEAD, BLOCK, LAYOUT,
-            )  # fmt: skip
+                PART, rows_A, weights, scales, full, empty, lead, stage, phase, STEPS, STAGES, LEAD, BLOCK, LAYOUT
+            )
             up = acc
             if PASSES == 2:
                 up, stage, phase = _multiply(
-                    PART, rows_A, weights, full, empty, lead, stage, phase,
-                    x_at, w_at + NUM_COLUMNS * STEPS, x_scale, up_scale, num_rows, STEPS, STAGES, 0, BLOCK, LAYOUT,
-                )  # fmt: skip
-            # They come while this tile is finished, so that the next one can start.
-            x_at, w_at, x_scale, w_scale, up_scale = _first_scales(
-                PART, x_scales, w_scales, next_expert, next_row, next_rows, next_column,
-                PASSES, NUM_COLUMNS, STEPS, LAYOUT,
-            )  # fmt: skip
+                    PART, rows_A, weights, scales, full, empty, lead, stage, phase, STEPS, STAGES, 0, BLOCK, LAYOUT
+                )
             if bias is not None:
                 bias_at = expert * PASSES * COLUMNS
                 acc += _bias(bias, bias_at, column * BLOCK, COLUMNS, LAYOUT, BLOCK)
@@ -161,12 +143,8 @@ def _consume(
                 mbarrier.wait(full.index(stage), phase)
                 mbarrier.arrive(empty.index(stage))
                 stage, phase = _advance(stage, phase, STAGES)
-            x_at, w_at, x_scale, w_scale, up_scale = _first_scales(
-                PART, x_scales, w_scales, next_expert, next_row, next_rows, next_column,
-                PASSES, NUM_COLUMNS, STEPS, LAYOUT,
-            )  # fmt: skip
         turn ^= 1
-        expert, row, rows, column = next_expert, next_row, next_rows, next_column
+        expert, row, rows, column = following
     tma.store_wait(0)
 
 
@@ -197,29 +175,32 @@ def grouped_fp8_gemm(
     T: gl.constexpr = w_desc.dtype
     rows_A = gl.allocate_shared_memory(T, [2 * STAGES, 64, BLOCK], x.layout)
     weights = gl.allocate_shared_memory(T, [STAGES, BLOCK, BLOCK], w_desc.layout)
+    # Of two times 64 rows, and of the weights.
+    scales = gl.allocate_shared_memory(gl.float32, [3 * STAGES, 64], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     staging = gl.allocate_shared_memory(out_desc.dtype, [2, 64, BLOCK], out_desc.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     lead = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
-        mbarrier.init(full.index(i), count=1)
+        # The first of the producer's 32 threads says what to expect; each arrives when its own copies have landed.
+        mbarrier.init(full.index(i), count=33)
         mbarrier.init(empty.index(i), count=2)
     mbarrier.init(lead, count=1)
-    num_rows = x.shape[0]
     gl.warp_specialize(
         [
             (_consume, (
-                0, num_rows, x_scales, w_scales, bias, out_desc, out_scales, tile_expert, tile_row, tile_rows,
-                num_tiles, rows_A, weights, staging, full, empty, lead, COLUMNS, PASSES, STEPS, BLOCK, NUM_COLUMNS,
+                0, bias, out_desc, out_scales, tile_expert, tile_row, tile_rows, num_tiles,
+                rows_A, weights, scales, staging, full, empty, lead, COLUMNS, PASSES, STEPS, BLOCK, NUM_COLUMNS,
                 STAGES, GROUP, AHEAD, KIND, ALPHA, BETA, CLAMP, AFTER,
             )),
             (_consume, (
-                1, num_rows, x_scales, w_scales, bias, out_desc, out_scales, tile_expert, tile_row, tile_rows,
-                num_tiles, rows_A, weights, staging, full, empty, lead, COLUMNS, PASSES, STEPS, BLOCK, NUM_COLUMNS,
+                1, bias, out_desc, out_scales, tile_expert, tile_row, tile_rows, num_tiles,
+                rows_A, weights, scales, staging, full, empty, lead, COLUMNS, PASSES, STEPS, BLOCK, NUM_COLUMNS,
                 STAGES, GROUP, AHEAD, KIND, ALPHA, BETA, CLAMP, AFTER,
             )),
             (_produce, (
-                x, w_desc, tile_expert, tile_row, tile_rows, num_tiles, rows_A, weights, full, empty,
+                x, x_scales, w_desc, w_scales, tile_expert, tile_row, tile_rows, num_tiles,
+                rows_A, weights, scales, full, empty,
                 COLUMNS, PASSES, STEPS, BLOCK, NUM_COLUMNS, STAGES, GROUP,
             )),
         ],
