@@ -53,6 +53,7 @@ _WORDS_TALL: Final[tuple[Config, ...]] = (
     {"weight_rows": 128, "warps": 8, "group": 8},
     {"group": 8},
 )
+_QUADS_TALL: Final[tuple[Config, ...]] = (*_WORDS_TALL, {"weight_rows": 256, "warps": 8, "group": 8})
 TALL: Final = 128
 """Tokens of a tile whose sums need the registers of eight warps, or half the weight rows."""
 _HEIGHTS: Final[Mapping[str, Sequence[int]]] = {FP8: (8, 16, 32, 64), QUADS: (16, 32, 64, 128)}
@@ -69,11 +70,17 @@ def quantized_tiles(path: str, shape: Shape, tokens: int) -> Iterator[dict[str, 
         heights = _HEIGHTS.get(shape.kernels, _ALL_HEIGHTS)
         fitting = [rows for rows in heights if rows >= mean][: 1 if mean <= 4 else 2] or [heights[-1]]
         for rows in fitting:
-            for up, down in _FP8_SWAPPED if fp8 else _alike(_WORDS_TALL if rows >= TALL else _WORDS_SHORT):
+            for up, down in _FP8_SWAPPED if fp8 else _alike(_of_words(rows, shape)):
                 yield {"up": {"rows": rows, **up}, "down": {"rows": rows, **down}}
     else:
         for up, down in _FP8_TILED:
             yield {"up": dict(up), "down": dict(down)}
+
+
+def _of_words(rows: int, shape: Shape) -> Sequence[Config]:
+    if rows < TALL:
+        return _WORDS_SHORT
+    return _QUADS_TALL if shape.kernels == QUADS else _WORDS_TALL
 
 
 def _alike(tiles: Sequence[Config]) -> list[tuple[Config, Config]]:
