@@ -24,6 +24,11 @@ class LauncherWarning(UserWarning):
     """Launches cost more of the host's time than they should."""
 
 
+def takes_stand_ins() -> bool:
+    """Whether this version asks a descriptor for no more than address of its base, shape, strides and padding."""
+    return bool(triton.__version__.startswith(KNOWN_VERSIONS))
+
+
 def works_on(device: int) -> bool | None:
     """Whether kernels may be launched this way on CUDA device `device`; tried once. ``None``: cannot be tried now."""
     if not triton.__version__.startswith(KNOWN_VERSIONS):

@@ -14,6 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.driver import driver
 
+from moe_plugins.triton_moe.c_launcher import takes_stand_ins
 from moe_plugins.triton_moe.launch import ALIGNMENT, Runner, observer
 
 Tensors: TypeAlias = tuple[torch.Tensor, ...]
@@ -75,6 +76,31 @@ class _Moving(NamedTuple):
     offset: int
 
 
+class _Address:
+    """Stands for a tensor of which nothing but the address is asked."""
+
+    __slots__ = ("_address",)
+
+    def __init__(self, address: int) -> None:
+        self._address = address
+
+    def data_ptr(self) -> int:
+        return self._address
+
+
+class _Boxes:
+    """Stands for the description of a matrix by which the memory engine copies boxes of it."""
+
+    __slots__ = ("base", "padding", "shape", "strides")
+
+    def __init__(self, shape: Sequence[int], strides: Sequence[int], padding: str, address: int) -> None:
+        self.shape, self.strides, self.padding, self.base = shape, strides, padding, _Address(address)
+
+    def at(self, address: int) -> _Boxes:
+        """The same of a matrix that lies elsewhere."""
+        return _Boxes(self.shape, self.strides, self.padding, address)
+
+
 class _Launch(NamedTuple):
     runner: Runner
     grid: tuple[int, ...]
@@ -108,7 +134,8 @@ class _Recording:
         for runner, grid, values, moving in self._launches:
             arguments = values.copy()
             for position, base, offset in moving:
-                arguments[position] = bases[base] + offset
+                value, address = arguments[position], bases[base] + offset
+                arguments[position] = value.at(address) if isinstance(value, _Boxes) else address
             runner(grid, stream, arguments)
         return outputs
 
@@ -161,8 +188,8 @@ class _Watcher(TorchDispatchMode):
     def launched(self, runner: Runner | None, grid: tuple[int, ...], values: Sequence[Any]) -> None:
         if runner is None:
             self.is_early = True
-        elif any(hasattr(value, "block_shape") for value in values):
-            self.is_pure = False  # a descriptor has its address inside
+        elif any(_is_descriptor(value) for value in values) and not takes_stand_ins():
+            self.is_pure = False  # the address is inside
         else:
             self.launches.append((runner, grid, values))
 
@@ -207,4 +234,13 @@ def _placed(runner: Runner, grid: tuple[int, ...], values: Sequence[Any], places
             place = places.of(value)
             if place is not None:
                 moving.append(_Moving(position, *place))
+        elif _is_descriptor(value):
+            place = places.of(value.base)
+            if place is not None:
+                arguments[position] = _Boxes(value.shape, value.strides, value.padding, 0)
+                moving.append(_Moving(position, *place))
     return _Launch(runner, grid, arguments, tuple(moving))
+
+
+def _is_descriptor(value: Any) -> bool:
+    return hasattr(value, "block_shape")

@@ -158,3 +158,41 @@ def test_recordings_do_not_pile_up():
     for key in range(MOST + 5):
         recorder(key, torch.ones(2), torch.ones(2))
     assert len(recorder._recordings) == MOST
+
+
+class Descriptor:
+    """Of a matrix, as Triton has them."""
+
+    block_shape, padding = (1, 1), "zero"
+
+    def __init__(self, base):
+        self.base, self.shape, self.strides = base, list(base.shape), list(base.stride())
+
+
+def copy_described(grid, stream, values):
+    target, source = values
+    count = source.shape[0] * source.shape[1]
+    assert (source.strides, source.padding) == ([source.shape[1], 1], "zero")
+    ctypes.memmove(target.base.data_ptr(), source.base.data_ptr(), count * ELEMENT)
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_descriptors_are_moved_where_the_launcher_takes_stand_ins(monkeypatch, taken):
+    monkeypatch.setattr(recording, "takes_stand_ins", lambda: taken)
+    kept, calls = torch.full((2, 2), 7.0), []
+
+    def function(x):
+        calls.append(x)
+        memory, out = torch.empty_like(x), x.new_empty(2 * len(x), 2)
+        for target, source in ((memory, x), (out[: len(x)], memory), (out[len(x) :], kept)):
+            pair = Descriptor(target), Descriptor(source)
+            copy_described(None, 0, pair)
+            if observer.get() is not None:
+                observer.get().launched(copy_described, (1, 1, 1), pair)
+        return (out,)
+
+    recorder = Recorder(function, [kept])
+    for value in (1.0, 2.0, 3.0):
+        x = torch.full((2, 2), value)
+        assert_bitwise_equal(recorder(2, x)[0], torch.cat([x, kept]))
+    assert len(calls) == (1 if taken else 3)
