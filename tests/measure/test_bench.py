@@ -11,7 +11,7 @@ from moe_core.measure import judge
 from moe_core.measure.bench import measure_shape
 from moe_core.measure.ceilings import measured_ceilings
 from moe_core.measure.results import Mode, Role
-from moe_core.measure.shapes import Shape, parse_shape
+from moe_core.measure.shapes import FORMATS, Shape, parse_shape
 from moe_core.measure.site import Site
 from moe_core.measure.timing import Budget
 from moe_core.registry import load_registry
@@ -189,6 +189,18 @@ def test_the_twin_computes_equal_routes_once(cells, monkeypatch):
     assert len(made) == 2
     cells(problem=small_problem(routing=RoutingMethodType.DEFAULT))
     assert len(made) == 4
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("text", [f"64,4,512,256,{name}" for name in FORMATS])
+def test_on_a_gpu_every_format_is_right(text):
+    registry = load_registry()
+    device = torch.device("cuda", torch.cuda.current_device())
+    site = Site(registry.catalog, MoEDeployment(environment=current(registry)), device, budget=Budget(0.01))
+    for cell in measure_shape(parse_shape(text), (1, 30, 600), site, measured_ceilings(device)):
+        assert not [(row.name, row.verdict, row.reason) for row in cell.rows if row.is_wrong]
+        assert by_name(cell)[LOOP].timing is not None
 
 
 @pytest.mark.gpu
