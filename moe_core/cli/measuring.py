@@ -11,8 +11,9 @@ from moe_core.cli.errors import BadInputError, bad_input
 from moe_core.cli.resolution import chosen_groups
 from moe_core.contract.deployment import MoEDeployment
 from moe_core.contract.environment import MoEEnvironment
+from moe_core.contract.memory import bits_per_weight
 from moe_core.contract.problem import MoEProblem
-from moe_core.contract.vocabulary import Device, QuantAlgo
+from moe_core.contract.vocabulary import Device, DType, QuantAlgo
 from moe_core.explain.phrases import ranges
 from moe_core.ingest import ingest
 from moe_core.measure.shapes import SHAPES, TOKENS, Shape, parse_shapes
@@ -48,11 +49,11 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of weights and tokens (default 0)")
     parser.add_argument(
-        "--seconds", type=float, default=SECONDS, metavar="S",
+        "--seconds", type=opt.seconds, default=SECONDS, metavar="S",
         help=f"spent on a candidate at one number of tokens (default {SECONDS})",
     )  # fmt: skip
     parser.add_argument(
-        "--rest", type=float, default=0.0, metavar="S",
+        "--rest", type=opt.seconds, default=0.0, metavar="S",
         help="leave a GPU idle so long before each long replay, which then has the clock of a burst (default 0)",
     )  # fmt: skip
 
@@ -125,3 +126,10 @@ def _check(shape: Shape) -> None:
         raise BadInputError(f"{shape.name}: a size or the activation is unknown, and nothing can be measured without")
     if problem.quant is None:
         raise BadInputError(f"{shape.name}: the format of the experts is unknown; try: --unquantized")
+    bits = bits_per_weight(problem.quant, problem.dtype_act or DType.BFLOAT16, problem.quant_group_size)
+    widths = (problem.hidden_size or 0, problem.intermediate_size or 0)
+    if bits < 8 and any(width % 2 for width in widths):
+        raise BadInputError(
+            f"{shape.name}: found widths {widths[0]} and {widths[1]}, needed even ones, since two four-bit codes share "
+            "a byte; try: --unquantized"
+        )

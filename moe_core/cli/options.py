@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 from collections.abc import Iterable
 from typing import Any
@@ -171,6 +172,17 @@ def bans(options: argparse.Namespace) -> tuple[str, ...]:
 
 def _names(texts: Iterable[str]) -> list[str]:
     return [name.strip() for text in texts for name in text.split(",") if name.strip()]
+
+
+def seconds(text: str) -> float:
+    """``0.25``, or any other finite time that is not negative."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not 0 <= found < math.inf:
+        raise argparse.ArgumentTypeError(f"found {text!r}, needed seconds, at least 0, such as 0.25")
+    return found
 
 
 def numbers(text: str) -> tuple[int, ...]:

@@ -85,6 +85,9 @@ def test_a_config_is_measured_by_layer(moe, tmp_path):
         ((), "found neither CONFIG nor --shape"),
         (("--shape", "8,2"), "needed E,K,H,I"),
         (("--shape", "8,2,64,32", "--tokens", "0"), "needed counts above 0"),
+        (("--shape", "8,2,65,33,mxfp4", "--device", "cpu"), "found widths 65 and 33, needed even ones"),
+        (("--shape", "8,2,64,32", "--rest", "-1"), "found '-1', needed seconds"),
+        (("--shape", "8,2,64,32", "--seconds", "nan"), "found 'nan', needed seconds"),
     ],
 )
 def test_bad_input(moe, arguments, complaint):
