@@ -60,7 +60,7 @@ class Shortcut:
         call, comm = found
         fits = len(shape) == 2 and shape[1] == self._width and logits_TE.shape == (shape[0], self._num_experts)
         is_plain = fits and x_TH.dtype is dtype and x_TH.is_contiguous() and logits_TE.is_contiguous()
-        if not is_plain or comm.phase is not Phase.IDLE:
+        if not is_plain or x_TH.get_device() != logits_TE.get_device() or comm.phase is not Phase.IDLE:
             return None
         return call(x_TH, logits_TE, self._router.bias_now)
 

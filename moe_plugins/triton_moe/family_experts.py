@@ -171,6 +171,14 @@ class FamilyExperts:
                 f"found rows of {x.dtype}{'' if x_sf is None else ' with scales'}, ids of {ids.dtype} and weights of "
                 f"{scales.dtype}, needed {rows}, torch.int32 and torch.float32"
             )
+        # Kernels are handed addresses: what does not fit would be read past its end, or where the device has nothing.
+        fits = x.shape == (len(ids), self._shape.hidden) and scales.shape == ids.shape
+        if not fits or not x.get_device() == ids.get_device() == scales.get_device():
+            raise ValueError(
+                f"found rows {list(x.shape)} on {x.device}, ids {list(ids.shape)} on {ids.device} and weights "
+                f"{list(scales.shape)} on {scales.device}; needed [N, {self._shape.hidden}], [N, K] and [N, K] on one "
+                "device"
+            )
         given = (x.contiguous(), ids.contiguous(), scales.contiguous())
         return given if x_sf is None else (*given, x_sf.t().contiguous())
 

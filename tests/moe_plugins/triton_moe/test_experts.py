@@ -158,6 +158,19 @@ def test_wrong_types_are_refused():
 
 
 @needs_interpreter
+@pytest.mark.parametrize("misfit", ["rows", "width", "scales"])
+def test_shapes_that_do_not_fit_are_refused(misfit):
+    trial = tiny("no_sort")
+    backend, batch = trial.bind(), trial.batch(3)
+    changed = {
+        "rows": {"x": batch.x[:2]},
+        "width": {"x": batch.x[:, :-8]},
+        "scales": {"token_final_scales": batch.token_final_scales[:, :1]},
+    }[misfit]
+    with pytest.raises(ValueError, match=r"found rows \[.*needed \[N, .*on one device"):
+        backend.run_moe(replace(batch, **changed))
+
+
 def test_gluon_is_refused_where_it_cannot_run():
     with pytest.raises(BindError, match="Gluon kernels need"):
         BackendTrial(GLUON, small_problem()).bind()

@@ -70,3 +70,14 @@ def test_is_captured(made, num_tokens):
         seen.copy_(new)
     graph.replay()
     assert_bitwise_equal(captured, layer(x, logits, all_rank_num_tokens=(num_tokens,)))
+
+
+@torch.no_grad()
+def test_logits_elsewhere_are_refused(made):
+    layer, _ = made
+    x, logits = inputs(4)
+    for _ in range(2):
+        layer(x, logits)
+    with pytest.raises((ValueError, RuntimeError)):
+        layer(x, logits.cpu())
+    layer(x, logits)
