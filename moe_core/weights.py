@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import torch
 
 from moe_core.contract.partition import width_share
 from moe_core.quantization import Format, Matrix, QuantizedTensor
+from moe_core.quantization.formats import FP8
+
+INPUT_SCALES: Final = ("fc1_input_scale_E", "fc2_input_scale_E")
+"""Fields of :class:`ExpertWeights` that are scales of inputs."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +32,21 @@ class ExpertWeights:
     b1_EI: torch.Tensor | None = None
     b3_EI: torch.Tensor | None = None
     b2_EH: torch.Tensor | None = None
+    fc1_input_scale_E: torch.Tensor | None = None
+    """float32: what one unit of a token in e4m3 stands for, calibrated beforehand: ``q = e4m3(x / scale)``, saturated.
+    Equal for all experts, since they share the tokens. ``None``: kernels that quantize tokens scale them as they come.
+    Of :data:`~moe_core.contract.vocabulary.QuantAlgo.FP8` alone."""
+    fc2_input_scale_E: torch.Tensor | None = None
+    """The same of what the activation gives."""
 
     def given(self) -> dict[str, Matrix]:
         """Matrices and biases that are there, by field name."""
-        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+        names = (f.name for f in fields(self) if f.name not in INPUT_SCALES)
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+    def input_scales(self) -> dict[str, torch.Tensor]:
+        """Scales of inputs that are there, by field name."""
+        return {name: value for name in INPUT_SCALES if (value := getattr(self, name)) is not None}
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The tensors that are there, by field name; those of a quantized matrix as ``w1_EIH.scale``."""
@@ -41,21 +56,25 @@ class ExpertWeights:
                 found |= {f"{name}.{part}": tensor for part, tensor in value.tensors().items()}
             else:
                 found[name] = value
-        return found
+        return found | self.input_scales()
 
     def map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Self:
         """A copy with `function` applied to every tensor."""
-        return self._each(lambda value: value.map(function) if isinstance(value, QuantizedTensor) else function(value))
+
+        def mapped(value: Matrix) -> Matrix:
+            return value.map(function) if isinstance(value, QuantizedTensor) else function(value)
+
+        return self._each(mapped, function)
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
-        """A copy on `device`, in `dtype`; quantized matrices keep their format."""
+        """A copy on `device`, in `dtype`; quantized matrices and scales of inputs keep their format."""
 
         def moved(value: Matrix) -> Matrix:
             if isinstance(value, QuantizedTensor):
                 return value.map(lambda tensor: tensor.to(device=device))
             return value.to(device=device, dtype=dtype)
 
-        return self._each(moved)
+        return self._each(moved, lambda scale: scale.to(device=device))
 
     def overwrite(self, others: ExpertWeights) -> None:
         """Copy `others`, of the same shapes and parts, into the memory of these; no address changes."""
@@ -83,8 +102,9 @@ class ExpertWeights:
         }
         return replace(self, **cut, b2_EH=self.b2_EH if rank == 0 else None)
 
-    def _each(self, function: Callable[[Matrix], Matrix]) -> Self:
+    def _each(self, function: Callable[[Matrix], Matrix], of_scales: Callable[[torch.Tensor], torch.Tensor]) -> Self:
         changed: dict[str, Any] = {name: function(value) for name, value in self.given().items()}
+        changed |= {name: of_scales(scale) for name, scale in self.input_scales().items()}
         return replace(self, **changed)
 
 
@@ -117,7 +137,20 @@ def misfits(
         for name in ("w3_EIH", "b3_EI")
         if not gated and name in found
     ]
+    lines += [line for name, scale in weights.input_scales().items() for line in _unfit(name, scale, E, format_)]
     return tuple(lines)
+
+
+def _unfit(name: str, scale: torch.Tensor, num_experts: int, format_: Format | None) -> list[str]:
+    """What makes `scale` no static scale of inputs."""
+    if format_ != FP8:
+        return [f"{name}: found a tensor, needed nothing: inputs have static scales where matrices are {FP8}"]
+    if scale.shape != (num_experts,) or scale.dtype is not torch.float32:
+        return [f"{name}: found {list(scale.shape)} of {scale.dtype}, needed [{num_experts}] of {torch.float32}"]
+    least, most = scale.min().item(), scale.max().item()
+    if not 0 < least == most < float("inf"):
+        return [f"{name}: found {least} to {most}, needed one positive number; take the largest of all experts"]
+    return []
 
 
 def _misfits(name: str, value: Matrix, shape: tuple[int, ...], format_: Format | None) -> list[str]:

@@ -1,5 +1,7 @@
 """Expert weights: shares of ranks, and shapes that do not fit."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -7,7 +9,7 @@ from moe_core.contract.vocabulary import QuantAlgo
 from moe_core.quantization import dequantized, weight_format
 from moe_core.testing.numerics import assert_bitwise_equal
 from moe_core.testing.problems import small_problem
-from moe_core.testing.weights import random_weights
+from moe_core.testing.weights import calibrated, random_weights
 from moe_core.weights import ExpertWeights, misfits
 
 SIZES = {"num_experts": 8, "hidden_size": 64, "intermediate_size": 32}
@@ -55,6 +57,34 @@ def test_an_activation_that_is_not_gated_has_no_up_half():
 
 QUANTIZED = small_problem(quant="NVFP4", bias=True)
 NVFP4 = weight_format(QuantAlgo.NVFP4)
+
+
+def test_scales_of_inputs_follow_the_experts():
+    weights = calibrated(random_weights(small_problem(quant="FP8")))
+    assert [name for name in weights.tensors() if "input" in name] == ["fc1_input_scale_E", "fc2_input_scale_E"]
+    assert not weights.given().keys() & weights.input_scales().keys()
+    for share in (weights.of_slots(2, 5), weights.of_slots(2, 5).of_tp_rank(1, 2)):
+        assert_bitwise_equal(share.fc2_input_scale_E, torch.full((3,), 0.0625))
+    assert weights.to("cpu", torch.bfloat16).fc1_input_scale_E.dtype is torch.float32
+    assert misfits(weights, gated=True, format_=weight_format(QuantAlgo.FP8), **SIZES) == ()
+
+
+def test_scales_of_inputs_that_do_not_fit():
+    given = calibrated(random_weights(small_problem(quant="FP8")), fc1_input=0.0)
+    unlike = replace(given, fc2_input_scale_E=torch.arange(1.0, 9.0))
+    assert misfits(unlike, gated=True, format_=weight_format(QuantAlgo.FP8), **SIZES) == (
+        "fc1_input_scale_E: found 0.0 to 0.0, needed one positive number; take the largest of all experts",
+        "fc2_input_scale_E: found 1.0 to 8.0, needed one positive number; take the largest of all experts",
+    )
+    short = replace(given, fc1_input_scale_E=torch.ones(2).half(), fc2_input_scale_E=None)
+    assert misfits(short, gated=True, format_=weight_format(QuantAlgo.FP8), **SIZES) == (
+        "fc1_input_scale_E: found [2] of torch.float16, needed [8] of torch.float32",
+    )
+    rows = calibrated(random_weights(small_problem(quant="FP8_PER_CHANNEL_PER_TOKEN")))
+    lines = misfits(rows, gated=True, format_=weight_format(QuantAlgo.FP8_PER_CHANNEL_PER_TOKEN), **SIZES)
+    assert [line.partition(",")[0] for line in lines] == [
+        "fc1_input_scale_E: found a tensor", "fc2_input_scale_E: found a tensor"
+    ]  # fmt: skip
 
 
 def test_parts_of_quantized_matrices_have_names_of_their_own():

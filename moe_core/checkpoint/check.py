@@ -22,13 +22,14 @@ def troubles(checkpoint: Checkpoint, files: OpenFiles, plan: Plan, experts: rang
     """All of it, as lines ``key: found …, needed …``.
 
     Keys are checked for all experts, so that ranks agree about them; what the files hold is checked for `experts`, so
-    that a rank opens no file that it does not read.
+    that a rank opens no file that it does not read. Of static scales of inputs it reads those of all experts.
     """
     lines = [
         *_settings(checkpoint, plan),
         *_keys(checkpoint, plan),
         *_cuts(plan, share),
         *_contents(checkpoint, files, plan, experts),
+        *_input_scales(checkpoint, files, plan),
         *_orders(checkpoint, files, plan, experts),
         *_nonzero(checkpoint, files, plan, experts),
     ]
@@ -44,7 +45,7 @@ def _settings(checkpoint: Checkpoint, plan: Plan) -> Iterator[str]:
 
 def _keys(checkpoint: Checkpoint, plan: Plan) -> Iterator[str]:
     every = range(plan.sizes.num_experts)
-    needed = {place.key(expert): place for place in plan.places() for expert in every}
+    needed = {place.key(expert): place for place in (*plan.places(), *plan.input_places()) for expert in every}
     known = needed.keys() | _beside(plan, every)
     found = plan.found
     scopes = tuple(found.block + scope for scope in found.scheme.scopes)
@@ -79,9 +80,11 @@ def _cuts(plan: Plan, share: Span) -> Iterator[str]:
 
 
 def _contents(checkpoint: Checkpoint, files: OpenFiles, plan: Plan, experts: range) -> Iterator[str]:
-    for place in plan.places():
+    every = range(plan.sizes.num_experts)
+    read = [(place, experts) for place in plan.places()] + [(place, every) for place in plan.input_places()]
+    for place, of in read:
         legal = place.part.dtypes or (plan.sizes.dtype,)
-        for key in dict.fromkeys(map(place.key, experts)):
+        for key in dict.fromkeys(map(place.key, of)):
             if key not in checkpoint.file_of:
                 continue
             if not place.fits(files.shape(key)):
@@ -91,6 +94,15 @@ def _contents(checkpoint: Checkpoint, files: OpenFiles, plan: Plan, experts: ran
                 yield f"{key}: found {found}, needed {' or '.join(map(str, legal))}"
             elif isinstance(found, torch.dtype):
                 legal = (found,)  # experts become one tensor, so the others need to be alike
+
+
+def _input_scales(checkpoint: Checkpoint, files: OpenFiles, plan: Plan) -> Iterator[str]:
+    for place in plan.input_places():
+        for key in dict.fromkeys(map(place.key, range(plan.sizes.num_experts))):
+            if key in checkpoint.file_of and not bool(
+                ((found := files.read(key).float()) > 0).all() & found.isfinite().all()
+            ):
+                yield f"{key}: found {found.tolist()}, needed positive numbers: inputs are divided by them"
 
 
 def _orders(checkpoint: Checkpoint, files: OpenFiles, plan: Plan, experts: range) -> Iterator[str]:

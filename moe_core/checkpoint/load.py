@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import torch
@@ -35,7 +35,8 @@ def load_layer(
     """The experts of `layer`, in the format of `problem` and bit for bit those of the checkpoint.
 
     Experts are read one after another, and of each no more than this rank's shard: beside the result, memory holds
-    a part of one expert. Static scales of the experts' inputs are not read; backends scale inputs as they come.
+    a part of one expert. Of static scales of inputs, in FP8 per tensor, every expert gets the largest of the layer's,
+    whichever experts are asked for; in other formats they are not read, and backends scale inputs as they come.
 
     Args:
         slots: the first expert and one past the last; default: all.
@@ -64,7 +65,18 @@ def load_layer(
                 field.take(number, expert, files)
             if progress is not None:
                 progress(number + 1, len(experts))
-    return ExpertWeights(**{name: field.value() for name, field in fields.items()})  # type: ignore[arg-type]  # names and types are the fields' own
+        input_scales = {
+            name: _largest(files, plan, places).repeat(len(experts)).to(device)
+            for name, places in plan.input_scales.items()
+        }
+    matrices = {name: field.value() for name, field in fields.items()}
+    return ExpertWeights(**matrices, **input_scales)  # type: ignore[arg-type]  # names and types are the fields' own
+
+
+def _largest(files: OpenFiles, plan: Plan, places: Sequence[Place]) -> torch.Tensor:
+    """The largest element at `places` of any expert, float32 ``[]``."""
+    keys = dict.fromkeys(place.key(expert) for place in places for expert in range(plan.sizes.num_experts))
+    return torch.cat([files.read(key).float().flatten() for key in keys]).max()
 
 
 class _Field:

@@ -16,6 +16,7 @@ from moe_core.contract.problem import MoEProblem
 from moe_core.contract.vocabulary import QuantAlgo
 from moe_core.quantization import Format, weight_format
 from moe_core.quantization.blocks import Block
+from moe_core.weights import INPUT_SCALES
 
 BIAS: Final = Part(("bias",), ())
 
@@ -73,6 +74,8 @@ class Plan:
     sizes: Sizes
     fields: Mapping[str, Mapping[str, Place]]
     """By field of :class:`moe_core.weights.ExpertWeights`, then by part."""
+    input_scales: Mapping[str, tuple[Place, ...]]
+    """Those that there are, by field; of all experts the largest counts, and of gate and up."""
 
     @property
     def mode(self) -> WeightLoadingMode:
@@ -82,9 +85,14 @@ class Plan:
         return WeightLoadingMode.FUSED_GATE_UP_PROJ if self.found.scheme.is_stacked else WeightLoadingMode.VANILLA
 
     def places(self) -> Iterator[Place]:
-        """Every place."""
+        """Every place of matrices and biases."""
         for parts in self.fields.values():
             yield from parts.values()
+
+    def input_places(self) -> Iterator[Place]:
+        """Every place of scales of inputs."""
+        for places in self.input_scales.values():
+            yield from places
 
     def spans(self, field: str, share: Span) -> tuple[Span, Span]:
         """Rows and columns of `field` in the share ``[start, end)`` of the intermediate size."""
@@ -121,6 +129,18 @@ class _Keys:
                 fields[bias] = {"data": self._place(projection, BIAS, (size[0], 1), (1, None))}
         return fields
 
+    def input_scales(self, storage: Storage) -> dict[str, tuple[Place, ...]]:
+        """The places of the scales of inputs, if there are any that the format uses."""
+        scheme, part = self.found.scheme, storage.input_scale
+        if part is None:
+            return {}
+        of_fc1 = [scheme.w1] if scheme.w3 is None else [scheme.w1, scheme.w3]
+        found = {
+            field: tuple(self._place(p, part, (1, 1), (None, None)) for p in projections if self.word(p, part))
+            for field, projections in zip(INPUT_SCALES, (of_fc1, [scheme.w2]), strict=True)
+        }
+        return {field: places for field, places in found.items() if places}
+
     def _matrix(
         self, storage: Storage, projection: Projection, size: tuple[int, int], is_turned: bool
     ) -> dict[str, Place]:
@@ -154,7 +174,7 @@ def plan_layer(checkpoint: Checkpoint, files: OpenFiles, layer: int, sizes: Size
         STORAGES[sizes.quant], key=lambda s: sum(keys.word(scheme.w2, part) is not None for part in s.parts.values())
     )
     ways = [
-        Plan(keys.found, storage, sizes, keys.fields(storage, is_turned=is_turned))
+        Plan(keys.found, storage, sizes, keys.fields(storage, is_turned=is_turned), keys.input_scales(storage))
         for is_turned in ((False, True) if scheme.is_stacked else (False,))
     ]
     return min(ways, key=lambda way: sum(not _fits(place, checkpoint, files) for place in way.places()))

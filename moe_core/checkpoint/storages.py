@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -18,8 +18,9 @@ _BYTES: Final = (torch.uint8, torch.int8)
 _POWERS: Final = (torch.uint8, torch.float8_e8m0fnu)
 ORDER: Final = ("g_idx", "weight_g_idx")
 """The group of each column, of integers with scales per group."""
-HARMLESS: Final = ("input_scale", "input_global_scale", "weight_shape")
-"""Tensors beside the weights that do not change what the experts compute: static scales of their inputs, and shapes."""
+_INPUT_SCALES: Final = ("input_scale", "activation_scale")
+HARMLESS: Final = (*_INPUT_SCALES, "input_global_scale", "weight_shape")
+"""Tensors beside the weights that do not change what the experts are: static scales of their inputs, and shapes."""
 
 ROUTER_IN_EXPERTS: Final = ("experts.e_score_correction_bias",)
 """Paths of tensors of the router that some checkpoints have among those of the experts."""
@@ -55,6 +56,8 @@ class Storage:
     """Tensors that its matrices may have beside these if they are zero."""
     settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Values of keys of the quantization config, where there are any, without which the bytes mean something else."""
+    input_scale: Part | None = None
+    """The static scale of a projection's input; ``None``: not read, if there is one."""
 
 
 _SCALES: Final = ("weight_scale_inv", "weight_scale", "scale_inv", "scale", "scales")
@@ -63,6 +66,7 @@ _POWER_SCALE = Part(_SCALES, _POWERS, decode=packing.as_powers)
 
 PLAIN: Final = Storage("not quantized", {"data": Part(("weight",), ())})
 FLOAT8: Final = Storage("float8", {"data": Part(("weight",), (torch.float8_e4m3fn,)), "scale": _FLOAT_SCALE})
+FLOAT8_STATIC: Final = replace(FLOAT8, input_scale=Part(_INPUT_SCALES, _FLOATS, is_optional=True))
 INT8: Final = Storage("int8", {"data": Part(("weight",), (torch.int8,)), "scale": _FLOAT_SCALE})
 MXFP8: Final = Storage("MXFP8", {"data": Part(("weight",), (torch.float8_e4m3fn,)), "scale": _POWER_SCALE})
 _PAIRS = Part(("weight", "weight_packed"), _BYTES, (1, 2), decode=packing.as_bytes)
@@ -138,7 +142,7 @@ INT4_CUSTOM: Final = Storage(
 STORAGES: Final[Mapping[QuantAlgo, tuple[Storage, ...]]] = MappingProxyType(
     {
         _ALGO.NONE: (PLAIN,),
-        _ALGO.FP8: (FLOAT8,),
+        _ALGO.FP8: (FLOAT8_STATIC,),
         _ALGO.FP8_PER_CHANNEL_PER_TOKEN: (FLOAT8,),
         _ALGO.FP8_BLOCK_SCALES: (FLOAT8,),
         _ALGO.NVFP4: (NVFP4_MODELOPT, NVFP4_COMPRESSED),

@@ -11,7 +11,7 @@ from moe_core.contract.problem import MoEProblem
 from moe_core.contract.vocabulary import QuantAlgo
 from moe_core.execution import TORCH_DTYPE
 from moe_core.quantization import dequantized
-from moe_core.weights import ExpertWeights
+from moe_core.weights import INPUT_SCALES, ExpertWeights
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,7 @@ class StoredLayer:
         if asked.quant is QuantAlgo.NONE and asked.dtype_act is not None:
             dtype = TORCH_DTYPE[asked.dtype_act]
             plain: dict[str, Any] = {name: dequantized(matrix, dtype) for name, matrix in experts.given().items()}
+            plain |= dict.fromkeys(INPUT_SCALES)
             experts = replace(experts, **plain)
         router = load_router(self.checkpoint, self.layer, self.problem, device=device)
         routed = "with its router" if router is not None else "with random router logits"

@@ -22,6 +22,7 @@ def reference_moe(
 
     Quantized matrices are dequantized, an expert at a time. `x_TH` is not quantized whatever the format, and neither is
     the activation's output: the error of a backend that does so is part of the tolerance that it declares.
+    Static scales of inputs change nothing here; a backend that saturates what they were not calibrated for departs.
     An id that names none of the experts of `weights` contributes exactly zero, whatever its row and weight hold.
     """
     activation = Activation.of(problem)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from moe_core.contract.problem import MoEProblem
@@ -52,3 +54,16 @@ def random_weights(
         b3_EI=bias(I) if problem.is_gated else None,
         b2_EH=bias(H),
     )
+
+
+def calibrated(weights: ExpertWeights, *, fc1_input: float = 0.0125, fc2_input: float = 0.0625) -> ExpertWeights:
+    """`weights` in FP8 per tensor with static scales of their inputs; the defaults suit :func:`random_weights`.
+
+    By default, inputs up to 5.6 do not saturate, and up to 28 where an activation gave them.
+    """
+    device = next(iter(weights.tensors().values())).device
+
+    def scales(value: float) -> torch.Tensor:
+        return torch.full((len(weights.w1_EIH),), value, device=device)
+
+    return replace(weights, fc1_input_scale_E=scales(fc1_input), fc2_input_scale_E=scales(fc2_input))

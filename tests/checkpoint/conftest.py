@@ -13,10 +13,11 @@ from moe_core.contract.vocabulary import QuantAlgo
 from moe_core.quantization import QuantizedTensor, dequantized, quantize, unpack
 from moe_core.testing.numerics import assert_bitwise_equal
 from moe_core.testing.problems import ACTIVATIONS, small_problem
-from moe_core.testing.weights import random_weights
+from moe_core.testing.weights import calibrated, random_weights
 
 LAYER = 3
 QWEN = ("gate_proj", "up_proj", "down_proj")
+QWEN_STEM = "model.layers.3.mlp.experts"
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Family:
     config: dict = field(default_factory=dict)
     adapt: object = lambda matrix: matrix
     """Makes a random matrix one that the family can write exactly."""
+    is_static: bool = False
+    """Whether inputs have scales that were calibrated."""
 
 
 def int32(nibbles, dim):
@@ -47,8 +50,12 @@ def plain(matrix):
     return {"weight": matrix}
 
 
-def modelopt_fp8(matrix):
-    return {"weight": matrix.data, "weight_scale": matrix.scale.reshape(()), "input_scale": torch.tensor(0.5)}
+def tensor_fp8(matrix):
+    return {"weight": matrix.data, "weight_scale": matrix.scale.reshape(())}
+
+
+def transformers_fp8(matrix):
+    return {"weight": matrix.data, "weight_scale_inv": matrix.scale.reshape(()).bfloat16()}
 
 
 def deepseek_fp8(matrix):
@@ -145,6 +152,28 @@ def per_expert(prefix, names, module):
     return write
 
 
+def with_input_scales(write, stem, names, word, shape=()):
+    """What `write` writes, and a static scale for each input; the largest of them are those that count."""
+
+    def written(weights):
+        tensors = write(weights)
+        count = len(weights.w1_EIH)
+        for names_of_input, scale_E in zip(
+            ((names[0], names[1]), (names[2],)), weights.input_scales().values(), strict=True
+        ):
+            for name in names_of_input:
+                if name is None:
+                    continue
+                for expert in range(count):
+                    # Gate of the last expert has the largest.
+                    is_largest = expert == count - 1 and name == names_of_input[0]
+                    scale = scale_E[0] * (1 if is_largest else 0.5)
+                    tensors[f"{stem}.{expert}.{name}.{word}"] = scale.reshape(shape)
+        return tensors
+
+    return written
+
+
 def joined(gate, up, interleaved=False):
     """Gate and up of all experts in one, along dimension 1."""
     if interleaved:
@@ -176,10 +205,10 @@ def llama4_fp8(weights):
     return {
         f"{stem}.gate_up_proj": joined(weights.w1_EIH.data, weights.w3_EIH.data).mT,
         f"{stem}.gate_up_proj_weight_scale": weights.w1_EIH.scale[0].reshape(()),
-        f"{stem}.gate_up_proj_input_scale": torch.tensor(0.5),
+        f"{stem}.gate_up_proj_input_scale": weights.fc1_input_scale_E[0],
         f"{stem}.down_proj": weights.w2_EHI.data.mT,
         f"{stem}.down_proj_weight_scale": weights.w2_EHI.scale[0].reshape(()),
-        f"{stem}.down_proj_input_scale": torch.tensor(0.5),
+        f"{stem}.down_proj_input_scale": weights.fc2_input_scale_E[:1],
     }
 
 
@@ -264,7 +293,7 @@ def with_zero_points(matrix):
 
 
 def qwen(module):
-    return per_expert("model.layers.3.mlp.experts", QWEN, module)
+    return per_expert(QWEN_STEM, QWEN, module)
 
 
 MIXTRAL = per_expert("model.layers.3.block_sparse_moe.experts", ("w1", "w3", "w2"), plain)
@@ -293,8 +322,22 @@ FAMILIES = {
     "DeepSeek FP8": Family(qwen(deepseek_fp8), {"quant": QuantAlgo.FP8_BLOCK_SCALES, **BLOCKS}),
     "compressed-tensors FP8 blocks": Family(qwen(scaled), {"quant": QuantAlgo.FP8_BLOCK_SCALES, **BLOCKS}),
     "compressed-tensors FP8 channels": Family(qwen(scaled), {"quant": QuantAlgo.FP8_PER_CHANNEL_PER_TOKEN}),
-    "ModelOpt FP8": Family(qwen(modelopt_fp8), {"quant": QuantAlgo.FP8}),
-    "Llama 4 FP8": Family(llama4_fp8, {"quant": QuantAlgo.FP8}, adapt=one_scale),
+    "ModelOpt FP8": Family(
+        with_input_scales(qwen(tensor_fp8), QWEN_STEM, QWEN, "input_scale"), {"quant": QuantAlgo.FP8}, is_static=True
+    ),
+    "compressed-tensors FP8": Family(
+        with_input_scales(qwen(tensor_fp8), QWEN_STEM, QWEN, "input_scale", (1,)),
+        {"quant": QuantAlgo.FP8},
+        is_static=True,
+    ),
+    "transformers FP8, static": Family(
+        with_input_scales(qwen(transformers_fp8), QWEN_STEM, QWEN, "activation_scale"),
+        {"quant": QuantAlgo.FP8},
+        adapt=bfloat16_scale,
+        is_static=True,
+    ),
+    "FP8, dynamic": Family(qwen(tensor_fp8), {"quant": QuantAlgo.FP8}),
+    "Llama 4 FP8": Family(llama4_fp8, {"quant": QuantAlgo.FP8}, adapt=one_scale, is_static=True),
     "Llama 4 NVFP4": Family(llama4_nvfp4, {"quant": QuantAlgo.NVFP4}, adapt=one_scale),
     "ModelOpt NVFP4": Family(qwen(modelopt_nvfp4), {"quant": QuantAlgo.NVFP4}),
     "Nemotron-H NVFP4": Family(
@@ -359,6 +402,8 @@ def written(tmp_path):
         problem = small_problem(**{"num_experts": 4, **family.problem, **changes})
         random = random_weights(problem, seed=1, dtype=getattr(torch, problem.dtype_act.value))
         weights = replace(random, **{f: family.adapt(m) for f, m in random.given().items()})
+        if family.is_static:
+            weights = calibrated(weights)
         tensors = family.write(weights) | {
             "model.embed_tokens.weight": torch.zeros(2, 2),
             "model.layers.0.mlp.gate_proj.weight": torch.zeros(2, 2),
@@ -384,6 +429,9 @@ def assert_same_experts():
 
     def check(actual, expected):
         assert actual.given().keys() == expected.given().keys()
+        assert actual.input_scales().keys() == expected.input_scales().keys()
+        for name, scale in expected.input_scales().items():
+            assert_bitwise_equal(actual.input_scales()[name], scale)
         for name, value in expected.given().items():
             found = actual.given()[name]
             if isinstance(value, QuantizedTensor):

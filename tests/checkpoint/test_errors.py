@@ -120,6 +120,19 @@ def test_biases_that_are_zero_are_none(written, assert_same_experts):
     assert line == f"{EXPERT}.down_proj.bias: found values, needed zeros: the problem has no such tensor"
 
 
+def test_static_scales_of_inputs_that_are_missing_or_no_scales(written):
+    given = written("ModelOpt FP8")
+    del given.tensors[f"{EXPERT}.up_proj.input_scale"]
+    given.tensors[f"{EXPERT}.gate_proj.input_scale"] = torch.tensor(0.0)
+    given.tensors[f"{EXPERT}.down_proj.input_scale"] = torch.tensor([float("nan"), 1.0])
+    assert refusal(given.rewritten(given.tensors), slots=(2, 4)).lines == (
+        f"{EXPERT}.up_proj.input_scale: found no such key, needed [1]",
+        f"{EXPERT}.down_proj.input_scale: found [2], needed [1]",
+        f"{EXPERT}.gate_proj.input_scale: found 0.0, needed positive numbers: inputs are divided by them",
+        f"{EXPERT}.down_proj.input_scale: found [nan, 1.0], needed positive numbers: inputs are divided by them",
+    )
+
+
 def test_a_correction_bias_among_the_experts_is_the_routers(written, assert_same_experts):
     given = written("Qwen")
     given.tensors["model.layers.3.mlp.experts.e_score_correction_bias"] = torch.zeros(4)

@@ -6,6 +6,7 @@ from safetensors.torch import save_file
 from moe_core.checkpoint import Checkpoint, load_layer
 from moe_core.checkpoint.files import OpenFiles
 from moe_core.contract.partition import expert_partition, expert_start
+from moe_core.testing.numerics import assert_bitwise_equal
 
 LAYER = 3
 
@@ -74,6 +75,25 @@ def test_zero_points_stay_where_groups_are_not_symmetric(written):
         given = written(name)
         loaded = load_layer(given.checkpoint, LAYER, given.problem)
         assert (loaded.w1_EIH.zero is not None) is has_zeros
+
+
+def test_static_scales_of_inputs_are_the_largest_of_the_layer(written):
+    """Whichever experts a rank holds: all of them multiply tokens that were quantized once."""
+    given = written("ModelOpt FP8")
+    largest = [
+        max(t for k, t in given.tensors.items() if "input_scale" in k and ("down" in k) is down)
+        for down in (False, True)
+    ]
+    for slots in ((0, 4), (0, 1), (2, 4)):
+        loaded = load_layer(given.checkpoint, LAYER, given.problem, slots=slots)
+        for scale, expected in zip(loaded.input_scales().values(), largest, strict=True):
+            assert_bitwise_equal(scale, expected.repeat(slots[1] - slots[0]))
+
+
+@pytest.mark.parametrize("family_name", ["FP8, dynamic", "ModelOpt NVFP4", "ModelOpt int4", "compressed-tensors NVFP4"])
+def test_inputs_that_are_scaled_as_they_come_or_not_at_all_have_no_static_scales(written, family_name):
+    given = written(family_name)
+    assert load_layer(given.checkpoint, LAYER, given.problem).input_scales() == {}
 
 
 def test_single_files_and_unindexed_folders(written, assert_same_experts):
