@@ -30,6 +30,10 @@ class Fp8Weights(NamedTuple):
     gated: bool = True
     blocks: bool = True
     """Scales of 128 x 128 blocks; otherwise of an expert's whole gate, up and down."""
+    x_scale: torch.Tensor | None = None
+    """``[1]``: the static scale of tokens, calibrated beforehand; ``None``: they are scaled as they come."""
+    h_scale: torch.Tensor | None = None
+    """The same of what the activation gives."""
 
     @property
     def halves(self) -> int:

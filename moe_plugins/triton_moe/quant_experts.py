@@ -30,25 +30,32 @@ class Fp8Experts(FamilyExperts):
         if not self._binding.deployment.use_dp:
             return x, None
         num_tokens, hidden = x.shape
-        rows = Fp8Rows.empty(num_tokens, hidden, x.device, group=_group(self._layer.weights))
+        rows = _rows(self._layer.weights, num_tokens, hidden, x.device)
         if num_tokens:
             with self._on_device():
                 quantize_rows(x.contiguous(), rows, pdl=self._layer.pdl)
-        return rows.data, rows.scales.t()
+        return rows.data, rows.scales.expand(num_tokens, 1) if rows.static else rows.scales.t()
 
 
 def _group(weights: Fp8Weights | W4Weights) -> int:
     return BLOCK if isinstance(weights, Fp8Weights) and weights.blocks else 0
 
 
+def _rows(weights: Fp8Weights | W4Weights, num_rows: int, hidden: int, device: torch.device) -> Fp8Rows:
+    """Memory for tokens."""
+    if isinstance(weights, Fp8Weights) and weights.x_scale is not None:
+        return Fp8Rows.empty_static(num_rows, hidden, weights.x_scale)
+    return Fp8Rows.empty(num_rows, hidden, device, group=_group(weights))
+
+
 def _quantized(
     layer: Layer, x_TH: torch.Tensor, x_scales_GT: torch.Tensor | None, found: ExpertMap, config: Any
 ) -> tuple[Fp8Rows, Any]:
-    group, gathers = _group(layer.weights), not isinstance(config, Fp8GroupedConfig) or config.gathers
+    gathers = not isinstance(config, Fp8GroupedConfig) or config.gathers
     if x_scales_GT is not None:
-        return Fp8Rows(x_TH, x_scales_GT, group), config if gathers else config._replace(gathers=True)
+        return Fp8Rows(x_TH, x_scales_GT, _group(layer.weights)), config if gathers else config._replace(gathers=True)
     num_tokens, hidden = x_TH.shape
-    rows = Fp8Rows.empty(num_tokens if gathers else found.max_rows, hidden, x_TH.device, group=group)
+    rows = _rows(layer.weights, num_tokens if gathers else found.max_rows, hidden, x_TH.device)
     if gathers:
         quantize_rows(x_TH, rows, pdl=layer.pdl)
     else:
@@ -57,8 +64,11 @@ def _quantized(
 
 
 def _between(layer: Layer, y_RH: torch.Tensor, num_rows: int, config: Any) -> Fp8Rows:
+    inner, scale = layer.sizes[2], layer.weights.h_scale
+    if scale is not None:
+        return Fp8Rows.empty_static(num_rows, inner, scale)
     scaled = config.scaled if isinstance(config, Fp8GroupedConfig) else config.columns
-    return Fp8Rows.empty(num_rows, layer.sizes[2], y_RH.device, group=scaled)
+    return Fp8Rows.empty(num_rows, inner, y_RH.device, group=scaled)
 
 
 def _quantizing_down(

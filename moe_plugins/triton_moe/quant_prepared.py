@@ -68,7 +68,14 @@ def prepare_fp8(weights: ExpertWeights, dtype: torch.dtype) -> Fp8Weights:
         b2_EH=None if weights.b2_EH is None else weights.b2_EH.to(dtype, copy=True).contiguous(),
         gated=len(fc1) == 2,
         blocks=blocks,
+        x_scale=_one(weights.fc1_input_scale_E),
+        h_scale=_one(weights.fc2_input_scale_E),
     )
+
+
+def _one(scale_E: torch.Tensor | None) -> torch.Tensor | None:
+    # Those of the experts are equal.
+    return None if scale_E is None else scale_E[:1].clone()
 
 
 def _e4m3(matrix: object) -> QuantizedTensor:
