@@ -16,7 +16,7 @@ from moe_core.contract.problem import MoEProblem
 from moe_core.contract.tuning import Tuning
 from moe_core.contract.vocabulary import DType
 from moe_plugins.triton_moe.cost import MULTIPROCESSORS, Shape
-from moe_plugins.triton_moe.formats import NONE, format_name
+from moe_plugins.triton_moe.formats import NONE, PLAIN, format_name
 from moe_plugins.triton_moe.options import GLUON, GROUPED, NO_SORT, PATHS, SWAP_AB, options, paths_of, predicted
 from moe_plugins.triton_moe.table import Entry, Table
 
@@ -62,7 +62,8 @@ def machine_of(device: str, multiprocessors: int | None, triton: str | None) -> 
 
 def usable(paths: Sequence[str], machine: Machine, shape: Shape) -> tuple[str, ...]:
     """Those of `paths` that run here."""
-    gluon = machine.triton in GLUON_VERSIONS and shape.hidden % 64 == 0
+    # Tokens that are gathered come in boxes of 64 columns, with none past the end of a row.
+    gluon = machine.triton in GLUON_VERSIONS and (shape.kernels != PLAIN or shape.hidden % 64 == 0)
     there = paths_of(shape)
     return tuple(path for path in paths if path in there and (path != GLUON or gluon))
 

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from moe_plugins.triton_moe.cost import MULTIPROCESSORS, Rates, Shape, no_sort, tiled
-from moe_plugins.triton_moe.formats import FP8, PLAIN, QUADS, WORDS
+from moe_plugins.triton_moe.formats import FP8, NONE, PLAIN, QUADS, WORDS
 
 NO_SORT: Final = "no_sort"
 SWAP_AB: Final = "swap_ab"
@@ -38,10 +38,10 @@ _Timed = Callable[[Shape, int, int], Iterable[tuple[float, dict[str, Any]]]]
 
 def options(path: str, shape: Shape, tokens: int, multiprocessors: int = MULTIPROCESSORS) -> list[Option]:
     """What `path` could run with; nothing where the kernels of the shape's format have no such path."""
-    timed = _OPTIONS[shape.kernels].get(path)
-    return (
-        [] if timed is None else [Option(time, path, config) for time, config in timed(shape, tokens, multiprocessors)]
-    )
+    if path not in paths_of(shape):
+        return []
+    timed = _OPTIONS[shape.kernels][path](shape, tokens, multiprocessors)
+    return [Option(time, path, config) for time, config in timed]
 
 
 def predicted(path: str, shape: Shape, tokens: int, multiprocessors: int) -> float:
@@ -51,7 +51,7 @@ def predicted(path: str, shape: Shape, tokens: int, multiprocessors: int) -> flo
 
 def paths_of(shape: Shape) -> tuple[str, ...]:
     """The paths of the kernels that read the shape's format."""
-    return tuple(_OPTIONS[shape.kernels])
+    return tuple(path for path in _OPTIONS[shape.kernels] if path != GLUON or shape.format in (NONE, "fp8_blocks"))
 
 
 def _unsorted(rates: Rates) -> _Timed:
@@ -103,6 +103,7 @@ _OPTIONS: Final[Mapping[str, Mapping[str, _Timed]]] = MappingProxyType(
                 _fp8_swapped(8, 150e6), _fp8_swapped(16, 250e6), _fp8_swapped(32, 380e6), _fp8_swapped(64, 420e6)
             ),
             GROUPED: _tiled(Tiles(64, Rates(750e6, 13.0), {"passes": 2}, {"columns": 128})),
+            GLUON: _tiled(_alike(128, 1050e6, 14.0)),
         },
         WORDS: {
             NO_SORT: _unsorted(Rates(60e6, 5.0)),

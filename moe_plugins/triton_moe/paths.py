@@ -77,8 +77,8 @@ class Family(NamedTuple):
     """By path."""
     sizes: Callable[[Any], tuple[int, int, int]]
     """Experts, H and I of weights."""
-    tokens: Callable[[Layer, torch.Tensor, torch.Tensor | None, ExpertMap, Any], tuple[Any, Any]]
-    """What `up` reads of tokens, and of their scales by group of columns where they came quantized; and its config."""
+    tokens: Callable[[Layer, torch.Tensor, torch.Tensor | None, ExpertMap, Any], Any]
+    """What `up` with a config reads of tokens, and of their scales by group of columns where they came quantized."""
     between: Callable[[Layer, torch.Tensor, int, Any], Any]
     """Memory beside an output for so many rows of what `up` with a config writes, and `down` reads."""
     moves: torch.dtype | None = None
@@ -91,9 +91,9 @@ class Family(NamedTuple):
 
 def plain_tokens(
     layer: Layer, x_TH: torch.Tensor, x_scales_GT: torch.Tensor | None, found: ExpertMap, config: Any
-) -> tuple[torch.Tensor, Any]:
+) -> torch.Tensor:
     """Tokens as they are."""
-    return x_TH, config
+    return x_TH
 
 
 def plain_between(layer: Layer, y_RH: torch.Tensor, num_rows: int, config: Any) -> torch.Tensor:
@@ -197,7 +197,7 @@ def pair_rows(
     num_local, hidden, _ = layer.sizes
     found = map_experts(ids_TK, layer.slot_start, num_local, tile=tile, align=align, pdl=layer.pdl)
     y_RH = x_TH.new_empty(found.max_rows, hidden, dtype=layer.dtype)
-    x, up = family.tokens(layer, x_TH, x_scales_GT, found, up)
+    x = family.tokens(layer, x_TH, x_scales_GT, found, up)
     h = family.between(layer, y_RH, found.max_rows, up)
     fixed = {"pdl": layer.pdl, **({"programs": layer.multiprocessors} if way.is_persistent else {})}
     way.up(x, found, layer.weights, layer.activation, ids_TK.shape[1], h, up, **fixed)

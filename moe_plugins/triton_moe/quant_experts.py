@@ -8,16 +8,17 @@ from typing import Any, Final
 import torch
 
 from moe_core.execution import Binding
-from moe_plugins.triton_moe import fp8_grouped, fp8_no_sort, fp8_swap_ab, w4_no_sort, w4_swap_ab
+from moe_plugins.triton_moe import fp8_gluon, fp8_grouped, fp8_no_sort, fp8_swap_ab, w4_no_sort, w4_swap_ab
 from moe_plugins.triton_moe.expert_map import ExpertMap
 from moe_plugins.triton_moe.family_experts import FamilyExperts
+from moe_plugins.triton_moe.fp8_gluon import Fp8GluonConfig
 from moe_plugins.triton_moe.fp8_grouped import Fp8GroupedConfig
 from moe_plugins.triton_moe.fp8_weights import BLOCK, Fp8Rows, Fp8Weights
 from moe_plugins.triton_moe.no_sort import NoSortConfig
-from moe_plugins.triton_moe.options import GROUPED, NO_SORT, SWAP_AB
+from moe_plugins.triton_moe.options import GLUON, GROUPED, NO_SORT, SWAP_AB
 from moe_plugins.triton_moe.paths import Family, Layer, Sorted, Unsorted, plain_between, plain_tokens
 from moe_plugins.triton_moe.quant_prepared import QuantPrepared, prepare_fp8
-from moe_plugins.triton_moe.quant_rows import quantize_mapped, quantize_pairs, quantize_rows
+from moe_plugins.triton_moe.quant_rows import copy_pairs, quantize_mapped, quantize_pairs, quantize_rows
 from moe_plugins.triton_moe.swap_ab import SwapConfig
 from moe_plugins.triton_moe.w4_weights import W4Weights, prepare_w4
 
@@ -50,24 +51,38 @@ def _rows(weights: Fp8Weights | W4Weights, num_rows: int, hidden: int, device: t
 
 def _quantized(
     layer: Layer, x_TH: torch.Tensor, x_scales_GT: torch.Tensor | None, found: ExpertMap, config: Any
-) -> tuple[Fp8Rows, Any]:
-    gathers = not isinstance(config, Fp8GroupedConfig) or config.gathers
+) -> Fp8Rows:
+    (num_tokens, hidden), group, gathers = x_TH.shape, _group(layer.weights), _gathers(config)
+    num_rows = num_tokens if gathers else found.max_rows
+    top_k = found.row_of_pair.numel() // num_tokens
     if x_scales_GT is not None:
-        return Fp8Rows(x_TH, x_scales_GT, _group(layer.weights)), config if gathers else config._replace(gathers=True)
-    num_tokens, hidden = x_TH.shape
-    rows = _rows(layer.weights, num_tokens if gathers else found.max_rows, hidden, x_TH.device)
+        given = Fp8Rows(x_TH, x_scales_GT, group)
+        if gathers:
+            return given
+        rows = Fp8Rows.empty(num_rows, hidden, x_TH.device, group=group)
+        copy_pairs(given, found.row_of_pair, top_k, rows, pdl=layer.pdl)
+        return rows
+    rows = _rows(layer.weights, num_rows, hidden, x_TH.device)
     if gathers:
         quantize_rows(x_TH, rows, pdl=layer.pdl)
     else:
-        quantize_pairs(x_TH, found.row_of_pair, found.row_of_pair.numel() // num_tokens, rows, pdl=layer.pdl)
-    return rows, config
+        quantize_pairs(x_TH, found.row_of_pair, top_k, rows, pdl=layer.pdl)
+    return rows
+
+
+def _gathers(config: Any) -> bool:
+    """Whether `up` finds tokens by the map, and needs no copies of them in its rows."""
+    return config.gathers if isinstance(config, Fp8GroupedConfig) else not isinstance(config, Fp8GluonConfig)
 
 
 def _between(layer: Layer, y_RH: torch.Tensor, num_rows: int, config: Any) -> Fp8Rows:
     inner, scale = layer.sizes[2], layer.weights.h_scale
     if scale is not None:
         return Fp8Rows.empty_static(num_rows, inner, scale)
-    scaled = config.scaled if isinstance(config, Fp8GroupedConfig) else config.columns
+    if isinstance(config, Fp8GluonConfig):
+        scaled = BLOCK
+    else:
+        scaled = config.scaled if isinstance(config, Fp8GroupedConfig) else config.columns
     return Fp8Rows.empty(num_rows, inner, y_RH.device, group=scaled)
 
 
@@ -102,6 +117,10 @@ FP8: Final = Family(
         SWAP_AB: Sorted(SwapConfig, fp8_swap_ab.up, fp8_swap_ab.down, lambda config: (config.rows, 1)),
         GROUPED: Sorted(
             Fp8GroupedConfig, fp8_grouped.up, fp8_grouped.down, lambda config: (config.rows, config.align)
+        ),
+        GLUON: Sorted(
+            Fp8GluonConfig, fp8_gluon.up, fp8_gluon.down, lambda config: (fp8_gluon.ROWS, fp8_gluon.ALIGN),
+            is_persistent=True, lacks=fp8_gluon.available,
         ),
     },
     sizes=_fp8_sizes,

@@ -51,6 +51,21 @@ def quantize_pairs(
     _launch(x_TH, row_of_pair, top_k, None, rows, pdl)
 
 
+def copy_pairs(x: Fp8Rows, row_of_pair: torch.Tensor, top_k: int, rows: Fp8Rows, *, pdl: bool = False) -> None:
+    """As :func:`quantize_pairs`, of tokens that came quantized; both have scales by group of as many columns."""
+    num_tokens, width = x.data.shape
+    num_groups = len(rows.scales)
+    launch(
+        _copy, (num_tokens,),
+        (x.data, x.scales, row_of_pair, rows.data, rows.scales, num_tokens, len(rows.data)),
+        {
+            "K": width, "WIDTH": triton.next_power_of_2(width), "GROUPS": num_groups,
+            "PLACES": triton.next_power_of_2(num_groups), "COPIES": top_k, "PDL": pdl,
+        },
+        num_warps=4, pdl=pdl,
+    )  # fmt: skip
+
+
 def _launch(
     x: torch.Tensor,
     row_of_pair: torch.Tensor | None,
@@ -132,3 +147,22 @@ def _quantize(
         if not STATIC:
             at = scales + g.to(tl.int64)[None, :] * num_rows + row[:, None]
             tl.store(at, scale, mask=kept[:, None] & (g * GROUP < K)[None, :])
+
+
+@triton.jit(do_not_specialize=["num_tokens", "num_rows"])
+def _copy(
+    x, x_scales, row_of_pair, codes, scales, num_tokens, num_rows,
+    K: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.constexpr, PLACES: tl.constexpr, COPIES: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    if PDL:
+        gdc_wait()
+        gdc_launch_dependents()
+    t = tl.program_id(0).to(tl.int64)
+    k, g = tl.arange(0, WIDTH), tl.arange(0, PLACES)
+    values = tl.load(x + t * K + k, mask=k < K)
+    scale = tl.load(x_scales + g.to(tl.int64) * num_tokens + t, mask=g < GROUPS)
+    for copy in tl.static_range(COPIES):
+        row = tl.load(row_of_pair + t * COPIES + copy).to(tl.int64)
+        tl.store(codes + row * K + k, values, mask=(k < K) & (row >= 0))
+        tl.store(scales + g.to(tl.int64) * num_rows + row, scale, mask=(g < GROUPS) & (row >= 0))

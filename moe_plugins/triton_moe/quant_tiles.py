@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from moe_plugins.triton_moe.cost import Shape
 from moe_plugins.triton_moe.formats import FP8, QUADS
-from moe_plugins.triton_moe.options import NO_SORT, SWAP_AB
+from moe_plugins.triton_moe.options import GROUPED, NO_SORT, SWAP_AB
 
 Config = Mapping[str, Any]
 
@@ -34,6 +34,7 @@ _FP8_TILED: Final[tuple[tuple[Config, Config], ...]] = (
     ({"passes": 2, "stages": 4}, {"columns": 128, "stages": 4}),
     ({"rows": 128, "columns": 128, "warps": 8}, {"rows": 128, "columns": 128, "warps": 8}),
 )
+_FP8_IN_GLUON: Final[tuple[Config, ...]] = ({}, {"group": 16}, {"group": 4}, {"group": 2})
 _WORDS_UNSORTED: Final[tuple[Config, ...]] = (
     {},
     {"up_rows": 32},
@@ -53,7 +54,6 @@ _WORDS_TALL: Final[tuple[Config, ...]] = (
     {"weight_rows": 128, "warps": 8, "group": 8},
     {"group": 8},
 )
-_QUADS_TALL: Final[tuple[Config, ...]] = (*_WORDS_TALL, {"weight_rows": 256, "warps": 8, "group": 8})
 TALL: Final = 128
 """Tokens of a tile whose sums need the registers of eight warps, or half the weight rows."""
 _HEIGHTS: Final[Mapping[str, Sequence[int]]] = {FP8: (8, 16, 32, 64), QUADS: (16, 32, 64, 128)}
@@ -70,17 +70,15 @@ def quantized_tiles(path: str, shape: Shape, tokens: int) -> Iterator[dict[str, 
         heights = _HEIGHTS.get(shape.kernels, _ALL_HEIGHTS)
         fitting = [rows for rows in heights if rows >= mean][: 1 if mean <= 4 else 2] or [heights[-1]]
         for rows in fitting:
-            for up, down in _FP8_SWAPPED if fp8 else _alike(_of_words(rows, shape)):
+            for up, down in _FP8_SWAPPED if fp8 else _alike(_of_words(rows)):
                 yield {"up": {"rows": rows, **up}, "down": {"rows": rows, **down}}
     else:
-        for up, down in _FP8_TILED:
+        for up, down in _FP8_TILED if path == GROUPED else _alike(_FP8_IN_GLUON):
             yield {"up": dict(up), "down": dict(down)}
 
 
-def _of_words(rows: int, shape: Shape) -> Sequence[Config]:
-    if rows < TALL:
-        return _WORDS_SHORT
-    return _QUADS_TALL if shape.kernels == QUADS else _WORDS_TALL
+def _of_words(rows: int) -> Sequence[Config]:
+    return _WORDS_SHORT if rows < TALL else _WORDS_TALL
 
 
 def _alike(tiles: Sequence[Config]) -> list[tuple[Config, Config]]:

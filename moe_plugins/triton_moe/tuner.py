@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 from moe_plugins.triton_moe.choice import MOST_UNSORTED, Machine
 from moe_plugins.triton_moe.cost import MULTIPROCESSORS, Shape
 from moe_plugins.triton_moe.formats import PLAIN
-from moe_plugins.triton_moe.options import GLUON, GROUPED, NO_SORT, SWAP_AB, predicted
+from moe_plugins.triton_moe.options import GLUON, GROUPED, NO_SORT, SWAP_AB, paths_of, predicted
 from moe_plugins.triton_moe.quant_tiles import quantized_tiles
 from moe_plugins.triton_moe.table import Entry, Table
 
@@ -78,10 +78,11 @@ class Tuned(Protocol):
 def configs_of(paths: Sequence[str], shape: Shape, tokens: int) -> list[dict[str, Any]]:
     """Every path that may be the fastest of `paths`, with the tiles to try."""
     mean = tokens * shape.top_k / shape.experts
+    paths = [path for path in paths if path in paths_of(shape)]
     fitting = [
         path for path in paths if (tokens <= MOST_UNSORTED if path == NO_SORT else path == SWAP_AB or mean >= TALL)
     ]
-    fitting = fitting or list(paths)
+    fitting = fitting or paths
     times = {path: predicted(path, shape, tokens, MULTIPROCESSORS) for path in fitting}
     hopeful = [path for path, time in times.items() if time <= HOPELESS * min(times.values())]
     return [{"path": path, "config": config} for path in hopeful for config in _tiles(path, shape, tokens)]

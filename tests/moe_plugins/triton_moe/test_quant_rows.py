@@ -7,7 +7,7 @@ from moe_core.quantization import Element, Format, ScaleType, quantize
 from moe_core.testing.numerics import assert_bitwise_equal, assert_close
 from moe_plugins.triton_moe.expert_map import map_experts
 from moe_plugins.triton_moe.fp8_weights import Fp8Rows
-from moe_plugins.triton_moe.quant_rows import FEW, quantize_mapped, quantize_pairs, quantize_rows
+from moe_plugins.triton_moe.quant_rows import FEW, copy_pairs, quantize_mapped, quantize_pairs, quantize_rows
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TOLERANCE = 1e-3
@@ -52,6 +52,17 @@ def test_pairs(group):
     quantize_pairs(x, row_of_pair, 2, rows)
     tokens = Fp8Rows.empty(3, 144, x.device, group=group)
     quantize_rows(x, tokens)
+    assert_bitwise_equal(_values(rows)[[4, 0, 2]], _values(tokens)[[0, 1, 1]])
+    assert rows.data.float()[[1, 3]].isnan().all()
+
+
+@pytest.mark.parametrize("group", [128, 0], ids=["groups", "rows"])
+def test_pairs_of_tokens_that_came_quantized(group):
+    row_of_pair = torch.tensor([4, -1, 0, 2, -1, -1], dtype=torch.int32, device=DEVICE)
+    rows, tokens = (Fp8Rows.empty(num_rows, 144, torch.device(DEVICE), group=group) for num_rows in (5, 3))
+    rows.data.fill_(torch.nan)
+    quantize_rows(_random(3, 144), tokens)
+    copy_pairs(tokens, row_of_pair, 2, rows)
     assert_bitwise_equal(_values(rows)[[4, 0, 2]], _values(tokens)[[0, 1, 1]])
     assert rows.data.float()[[1, 3]].isnan().all()
 
