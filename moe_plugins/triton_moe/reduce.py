@@ -13,7 +13,8 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from moe_plugins.triton_moe.launch import launch
 
-COLUMNS = 1024
+MANY = 4
+"""Rows a token has at least for programs to be as busy with half the columns."""
 
 
 def weighted_sum(
@@ -21,9 +22,11 @@ def weighted_sum(
 ) -> None:
     """`out_TH` becomes the sum over k of ``scales[t, k] * y[row of (t, k)]``; pairs without a row add zero."""
     num_tokens, hidden = out_TH.shape
+    top_k = scales_TK.shape[1]
+    columns = 512 if top_k >= MANY else 1024
     launch(
-        _weighted_sum, (num_tokens, triton.cdiv(hidden, COLUMNS)), (y_RH, row_of_pair, scales_TK, out_TH),
-        {"H": hidden, "K": scales_TK.shape[1], "COLUMNS": COLUMNS, "PDL": pdl}, num_warps=4, pdl=pdl,
+        _weighted_sum, (num_tokens, triton.cdiv(hidden, columns)), (y_RH, row_of_pair, scales_TK, out_TH),
+        {"H": hidden, "K": top_k, "COLUMNS": columns, "PDL": pdl}, num_warps=4, pdl=pdl,
     )  # fmt: skip
 
 
