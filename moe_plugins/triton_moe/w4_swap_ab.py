@@ -10,7 +10,7 @@ where arithmetic is. Weights never pass through shared memory unpacked.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 import triton
@@ -24,6 +24,8 @@ from moe_plugins.triton_moe.fp8_weights import Fp8Rows
 from moe_plugins.triton_moe.launch import launch
 from moe_plugins.triton_moe.w4_weights import W4Weights
 from moe_plugins.triton_moe.w4_words import code_words, dequantize, load_scales, scale_words
+
+MOST_WEIGHT_ROWS: Final = 128
 
 
 class W4SwapConfig(NamedTuple):
@@ -104,6 +106,9 @@ def _rows(x: torch.Tensor | Fp8Rows) -> tuple[torch.Tensor, torch.Tensor | None]
 
 
 def _meta(config: W4SwapConfig, weights: W4Weights) -> dict[str, object]:
+    if config.weight_rows > MOST_WEIGHT_ROWS:
+        # Seen on an H200 with Triton 3.6: results that differ from run to run.
+        raise ValueError(f"asked for tiles of {config.weight_rows} weight rows; {MOST_WEIGHT_ROWS} is the most")
     return {
         "T": config.rows, "SHORT": config.short, "N": config.weight_rows, "STAGES": config.stages,
         "UNROLL": config.unroll, "RASTER": config.group, **weights.format.meta(),
