@@ -36,6 +36,7 @@ FORMATS: Final[Mapping[str, WeightFormat]] = MappingProxyType(
     {
         NONE: WeightFormat(16, PLAIN),
         "fp8": WeightFormat(8, FP8),
+        "fp8_rows": WeightFormat(8, FP8),
         "fp8_blocks": WeightFormat(8, FP8),
         "mxfp4": WeightFormat(4.25, WORDS),
         "mxfp4_fp8": WeightFormat(4.25, QUADS),
@@ -52,6 +53,7 @@ _NAMES: Final[Mapping[QuantAlgo, str]] = MappingProxyType(
     {
         QuantAlgo.NONE: NONE,
         QuantAlgo.FP8: "fp8",
+        QuantAlgo.FP8_PER_CHANNEL_PER_TOKEN: "fp8_rows",
         QuantAlgo.FP8_BLOCK_SCALES: "fp8_blocks",
         QuantAlgo.W4A16_MXFP4: "mxfp4",
         QuantAlgo.W4A8_MXFP4_FP8: "mxfp4_fp8",

@@ -83,8 +83,8 @@ def up(
     _launch(
         _up,
         (
-            x_data, x.scales, fc1, weights.s1, weights.b1_EG, h.data, h.scales, found.pair_of_row,
-            len(x.data), len(h.data),
+            x_data, x.scales, fc1, weights.s1, weights.r1, weights.b1_EG, h.data, h.scales,
+            found.pair_of_row, len(x.data), len(h.data),
         ),
         found, config, config.scaled, inter, pdl,
         {
@@ -111,7 +111,7 @@ def down(
     )
     h_box = TensorDescriptor.from_tensor(h.data, [config.rows, config.block])
     _launch(
-        _down, (h_box, h.scales, w2, weights.s2, weights.b2_EH, y_RH, len(h.data)),
+        _down, (h_box, h.scales, w2, weights.s2, weights.r2, weights.b2_EH, y_RH, len(h.data)),
         found, config, config.columns, hidden, pdl,
         {"H": hidden, "I": inter, "BLOCKS": weights.blocks, **h.meta},
     )  # fmt: skip
@@ -140,7 +140,7 @@ def _launch(
 
 @triton.jit
 def _neurons(
-    x, x_scales, fc1, s1, bias, first, token, here, e, n0, num_tokens,
+    x, x_scales, fc1, s1, r1, bias, first, token, here, e, n0, num_tokens,
     H: tl.constexpr, I: tl.constexpr, HALVES: tl.constexpr, BLOCKS: tl.constexpr, SCALED: tl.constexpr,
     STATIC: tl.constexpr, KIND: tl.constexpr, ALPHA: tl.constexpr, BETA: tl.constexpr, CLAMP: tl.constexpr,
     AFTER: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
@@ -189,6 +189,12 @@ def _neurons(
         else:
             gate, up = acc, acc
         gate *= (x_scale * gate_scale)[:, None]
+    if r1 is not None:
+        n = n0 + tl.arange(0, BN)
+        at = r1 + e * (HALVES * I) + n
+        gate *= tl.load(at, mask=n < I, other=0.0)[None, :]
+        if HALVES == 2:
+            up *= tl.load(at + I, mask=n < I, other=0.0)[None, :]
     if bias is not None:
         n = n0 + tl.arange(0, BN)
         at = bias + e * (HALVES * I) + n
@@ -200,7 +206,7 @@ def _neurons(
 
 @triton.jit(do_not_specialize=["num_tokens", "max_rows", "max_tiles"])
 def _up(
-    x, x_scales, fc1, s1, bias, h, h_scales, pair_of_row, num_tokens, max_rows,
+    x, x_scales, fc1, s1, r1, bias, h, h_scales, pair_of_row, num_tokens, max_rows,
     tile_expert, tile_row, tile_rows, num_tiles, max_tiles,
     H: tl.constexpr, I: tl.constexpr, K: tl.constexpr, HALVES: tl.constexpr, BLOCKS: tl.constexpr,
     SCALED: tl.constexpr, STATIC: tl.constexpr, H_STATIC: tl.constexpr, PASSES: tl.constexpr, GATHERS: tl.constexpr,
@@ -222,13 +228,13 @@ def _up(
     here = tl.arange(0, BM) < rows
     token = tl.load(pair_of_row + row, mask=here, other=0) // K if GATHERS else row
     tile = _neurons(
-        x, x_scales, fc1, s1, bias, first, token, here, e, n0, num_tokens,
+        x, x_scales, fc1, s1, r1, bias, first, token, here, e, n0, num_tokens,
         H, I, HALVES, BLOCKS, SCALED, STATIC, KIND, ALPHA, BETA, CLAMP, AFTER, BM, BN, BK, STAGES, GATHERS,
     )  # fmt: skip
     scale = row_scales_of(tile, h_scales, H_STATIC)
     if PASSES == 2:
         right = _neurons(
-            x, x_scales, fc1, s1, bias, first, token, here, e, n0 + BN, num_tokens,
+            x, x_scales, fc1, s1, r1, bias, first, token, here, e, n0 + BN, num_tokens,
             H, I, HALVES, BLOCKS, SCALED, STATIC, KIND, ALPHA, BETA, CLAMP, AFTER, BM, BN, BK, STAGES, GATHERS,
         )  # fmt: skip
         scale = tl.maximum(scale, row_scales_of(right, h_scales, H_STATIC))
@@ -240,7 +246,7 @@ def _up(
 
 @triton.jit(do_not_specialize=["max_rows", "max_tiles"])
 def _down(
-    h_box, h_scales, w2, s2, bias, y, max_rows, tile_expert, tile_row, tile_rows, num_tiles, max_tiles,
+    h_box, h_scales, w2, s2, r2, bias, y, max_rows, tile_expert, tile_row, tile_rows, num_tiles, max_tiles,
     H: tl.constexpr, I: tl.constexpr, BLOCKS: tl.constexpr, SCALED: tl.constexpr, STATIC: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, GROUP: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
@@ -271,6 +277,9 @@ def _down(
             acc = tl.dot(a, w.T, acc)
     if not (BLOCKS or SCALED > 0):
         acc *= (h_scale * w_scale)[:, None]
+    if r2 is not None:
+        n = n0 + tl.arange(0, BN)
+        acc *= tl.load(r2 + e * H + n, mask=n < H, other=0.0)[None, :]
     if bias is not None:
         n = n0 + tl.arange(0, BN)
         acc += tl.load(bias + e * H + n, mask=n < H, other=0.0).to(tl.float32)[None, :]

@@ -50,7 +50,7 @@ def run(
     sizes = {"L": num_local, "H": hidden, "I": inter, "K": top_k, "BLOCKS": weights.blocks, "PDL": pdl}
     launch(
         _up, (num_pairs * triton.cdiv(inter, config.up_neurons),),
-        (weights.fc1_EGH, weights.s1, weights.b1_EG, x_TH, h_PI, ids_TK, slot_start),
+        (weights.fc1_EGH, weights.s1, weights.r1, weights.b1_EG, x_TH, h_PI, ids_TK, slot_start),
         {
             **sizes, "N": config.up_neurons, "BLOCK": _block(config.up_block, hidden), "HALVES": weights.halves,
             **activation_meta(activation),
@@ -59,7 +59,7 @@ def run(
     )  # fmt: skip
     launch(
         _down, (num_tokens * triton.cdiv(hidden, config.down_columns),),
-        (weights.w2_EHI, weights.s2, weights.b2_EH, h_PI, out_TH, ids_TK, scales_TK, slot_start),
+        (weights.w2_EHI, weights.s2, weights.r2, weights.b2_EH, h_PI, out_TH, ids_TK, scales_TK, slot_start),
         {
             **sizes, "N": config.down_columns, "BLOCK": _block(config.down_block, inter),
             "EXPERTS": triton.next_power_of_2(top_k),
@@ -89,7 +89,7 @@ def _dot(w, row, scales, N: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit(do_not_specialize=["slot_start"])
 def _up(
-    fc1, s1, b1, x, h, ids, slot_start,
+    fc1, s1, r1, b1, x, h, ids, slot_start,
     L: tl.constexpr, H: tl.constexpr, I: tl.constexpr, K: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr,
     HALVES: tl.constexpr, BLOCKS: tl.constexpr, PDL: tl.constexpr,
     KIND: tl.constexpr, ALPHA: tl.constexpr, BETA: tl.constexpr, CLAMP: tl.constexpr, AFTER: tl.constexpr,
@@ -128,6 +128,10 @@ def _up(
             gate *= tl.load(s1 + row_of_scales)
             if HALVES == 2:
                 up *= tl.load(s1 + row_of_scales + 1)
+        if r1 is not None:
+            gate *= tl.load(r1 + e * HALVES * I + n, mask=is_row, other=0.0)
+            if HALVES == 2:
+                up *= tl.load(r1 + e * HALVES * I + I + n, mask=is_row, other=0.0)
         if b1 is not None:
             gate += tl.load(b1 + e * HALVES * I + n, mask=is_row, other=0.0).to(tl.float32)
             if HALVES == 2:
@@ -138,7 +142,7 @@ def _up(
 
 @triton.jit(do_not_specialize=["slot_start"])
 def _down(
-    w2, s2, b2, h, out, ids, scales, slot_start,
+    w2, s2, r2, b2, h, out, ids, scales, slot_start,
     L: tl.constexpr, H: tl.constexpr, I: tl.constexpr, K: tl.constexpr, EXPERTS: tl.constexpr, N: tl.constexpr,
     BLOCK: tl.constexpr, BLOCKS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
@@ -182,6 +186,8 @@ def _down(
             total += tl.sum(w.to(tl.float32) * row, 1)
     if not BLOCKS:
         total *= w_scale
+    if r2 is not None:
+        total *= tl.load(r2 + e * H + n, mask=is_row, other=0.0)
     if b2 is not None:
         total += tl.load(b2 + e * H + n, mask=is_row, other=0.0).to(tl.float32)
     summed = tl.sum(tl.reshape(total * scale, [EXPERTS, N]), 0)

@@ -43,7 +43,7 @@ def up(
     launch(
         _up, (found.max_tiles * triton.cdiv(inter, config.columns),),
         (
-            x.data, x.scales, weights.fc1_EGH, weights.s1, weights.b1_EG, h.data, h.scales,
+            x.data, x.scales, weights.fc1_EGH, weights.s1, weights.r1, weights.b1_EG, h.data, h.scales,
             found.pair_of_row, found.tile_expert, found.tile_row, found.tile_rows, found.num_tiles,
             len(x.data), len(h.data),
         ),
@@ -72,7 +72,7 @@ def down(
     launch(
         _down, (found.max_tiles * triton.cdiv(hidden, config.columns),),
         (
-            h.data, h.scales, weights.w2_EHI, weights.s2, weights.b2_EH, y_RH,
+            h.data, h.scales, weights.w2_EHI, weights.s2, weights.r2, weights.b2_EH, y_RH,
             found.tile_expert, found.tile_row, found.tile_rows, found.num_tiles, len(h.data),
         ),
         {
@@ -91,7 +91,7 @@ def _apart(tile, N: tl.constexpr, T: tl.constexpr):
 
 @triton.jit(do_not_specialize=["num_tokens", "max_rows"])
 def _up(
-    x, x_scales, fc1, s1, b1, h, h_scales, pair_of_row, tile_expert, tile_row, tile_rows, num_tiles,
+    x, x_scales, fc1, s1, r1, b1, h, h_scales, pair_of_row, tile_expert, tile_row, tile_rows, num_tiles,
     num_tokens, max_rows,
     H: tl.constexpr, I: tl.constexpr, K: tl.constexpr, T: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr,
     STAGES: tl.constexpr, HALVES: tl.constexpr, BLOCKS: tl.constexpr, SCALED: tl.constexpr, STATIC: tl.constexpr,
@@ -146,6 +146,11 @@ def _up(
             else:
                 gate = acc
             gate *= (x_scale * gate_scale)[None, :]
+        if r1 is not None:
+            n = n0 + tl.arange(0, N)
+            gate *= tl.load(r1 + e * (HALVES * I) + n, mask=n < I, other=0.0)[:, None]
+            if HALVES == 2:
+                up_ *= tl.load(r1 + e * (HALVES * I) + I + n, mask=n < I, other=0.0)[:, None]
         if b1 is not None:
             n = n0 + tl.arange(0, N)
             gate += tl.load(b1 + e * (HALVES * I) + n, mask=n < I, other=0.0).to(tl.float32)[:, None]
@@ -160,7 +165,7 @@ def _up(
 
 @triton.jit(do_not_specialize=["max_rows"])
 def _down(
-    h, h_scales, w2, s2, b2, y, tile_expert, tile_row, tile_rows, num_tiles, max_rows,
+    h, h_scales, w2, s2, r2, b2, y, tile_expert, tile_row, tile_rows, num_tiles, max_rows,
     H: tl.constexpr, I: tl.constexpr, T: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
     BLOCKS: tl.constexpr, SCALED: tl.constexpr, STATIC: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
@@ -194,6 +199,8 @@ def _down(
                 acc = tl.dot(w, tokens, acc)
         if not (BLOCKS or SCALED > 0):
             acc *= (h_scale * w_scale)[None, :]
+        if r2 is not None:
+            acc *= tl.load(r2 + e * H + n, mask=is_row, other=0.0)[:, None]
         if b2 is not None:
             acc += tl.load(b2 + e * H + n, mask=is_row, other=0.0).to(tl.float32)[:, None]
         out = acc.to(y.dtype.element_ty).T

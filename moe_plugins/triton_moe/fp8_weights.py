@@ -20,16 +20,20 @@ class Fp8Weights(NamedTuple):
     fc1_EGH: torch.Tensor
     """e4m3 ``[L, G, H]``: gate in rows 0 ... I - 1, up below it, G = 2 * I; G = I without a gate."""
     s1: torch.Tensor
-    """``[L, G / I, ceil(I / 128), ceil(H / 128)]``; per tensor ``[L, G / I, 1, 1]``."""
+    """``[L, G / I, ceil(I / 128), ceil(H / 128)]``; per tensor and per row ``[L, G / I, 1, 1]``."""
     w2_EHI: torch.Tensor
     """e4m3 ``[L, H, I]``."""
     s2: torch.Tensor
-    """``[L, ceil(H / 128), ceil(I / 128)]``; per tensor ``[L, 1, 1]``."""
+    """``[L, ceil(H / 128), ceil(I / 128)]``; per tensor and per row ``[L, 1, 1]``."""
     b1_EG: torch.Tensor | None = None
     b2_EH: torch.Tensor | None = None
     gated: bool = True
     blocks: bool = True
     """Scales of 128 x 128 blocks; otherwise of an expert's whole gate, up and down."""
+    r1: torch.Tensor | None = None
+    """``[L, G]``: scales of rows, times those of `s1`; ``None``: there are none."""
+    r2: torch.Tensor | None = None
+    """``[L, H]``: the same beside `s2`."""
     x_scale: torch.Tensor | None = None
     """``[1]``: the static scale of tokens, calibrated beforehand; ``None``: they are scaled as they come."""
     h_scale: torch.Tensor | None = None

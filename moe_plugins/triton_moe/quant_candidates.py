@@ -101,6 +101,7 @@ CANDIDATES = (
         QuantAlgo.FP8_BLOCK_SCALES, "Triton experts, e4m3 in 128 x 128 blocks, tokens in groups of 128", *_groups(128)
     ),
     _fp8(QuantAlgo.FP8, "Triton experts, e4m3 with a scale per matrix, tokens scaled as calibrated or as they come"),
+    _fp8(QuantAlgo.FP8_PER_CHANNEL_PER_TOKEN, "Triton experts, e4m3 with a scale per row, tokens scaled as they come"),
     _words(QuantAlgo.W4A16_MXFP4, "Triton experts, MXFP4 weights and 16-bit activations", *_groups(32)),
     _quads(QuantAlgo.W4A8_MXFP4_FP8, "Triton experts, MXFP4 weights, tokens in e4m3 scaled as they come", *_groups(32)),
     _words(QuantAlgo.NVFP4, "Triton experts, NVFP4 weights (activations stay 16-bit)", *_groups(16)),

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import torch
 
-from moe_core.quantization import QuantizedTensor
+from moe_core.quantization import Format, QuantizedTensor
+from moe_core.quantization.formats import FP8, FP8_BLOCKS, FP8_ROWS
 from moe_core.weights import ExpertWeights
-from moe_plugins.triton_moe.fp8_weights import BLOCK, Fp8Weights
+from moe_plugins.triton_moe.fp8_weights import Fp8Weights
+
+FP8_FORMATS: Final = (FP8, FP8_ROWS, FP8_BLOCKS)
 
 
 class QuantPrepared:
@@ -51,26 +54,36 @@ class QuantPrepared:
 
 
 def prepare_fp8(weights: ExpertWeights, dtype: torch.dtype) -> Fp8Weights:
-    """Copies of e4m3 `weights` in blocks of 128 x 128 or with a scale per matrix, with gate above up.
+    """Copies of e4m3 `weights` in blocks of 128 x 128 or with a scale per matrix or row, with gate above up.
 
     Raises ``ValueError`` for another format. Biases become `dtype`.
     """
     fc1 = [_e4m3(part) for part in (weights.w1_EIH, weights.w3_EIH) if part is not None]
     w2 = _e4m3(weights.w2_EHI)
     biases = [part.to(dtype) for part in (weights.b1_EI, weights.b3_EI) if part is not None]
-    blocks = w2.format.block == (BLOCK, BLOCK)
+    s1, r1 = _scales(torch.stack([part.scale.float() for part in fc1], dim=1), w2.format)
+    s2, r2 = _scales(w2.scale.float(), w2.format)
     return Fp8Weights(
         fc1_EGH=_joined([part.data for part in fc1]),
-        s1=torch.stack([part.scale.float() for part in fc1], dim=1),
+        s1=s1,
         w2_EHI=w2.data.clone(memory_format=torch.contiguous_format),
-        s2=w2.scale.float().clone(memory_format=torch.contiguous_format),
+        s2=s2,
         b1_EG=torch.cat(biases, dim=1) if biases else None,
         b2_EH=None if weights.b2_EH is None else weights.b2_EH.to(dtype, copy=True).contiguous(),
         gated=len(fc1) == 2,
-        blocks=blocks,
+        blocks=w2.format == FP8_BLOCKS,
+        r1=r1,
+        r2=r2,
         x_scale=_one(weights.fc1_input_scale_E),
         h_scale=_one(weights.fc2_input_scale_E),
     )
+
+
+def _scales(scale: torch.Tensor, format_: Format) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Scales of blocks or matrices, and those of rows, from the scales ``[L, ..., N, K]`` of a format."""
+    if format_ != FP8_ROWS:
+        return scale.clone(memory_format=torch.contiguous_format), None
+    return scale.new_ones(*scale.shape[:-2], 1, 1), scale.flatten(1).clone(memory_format=torch.contiguous_format)
 
 
 def _one(scale_E: torch.Tensor | None) -> torch.Tensor | None:
@@ -79,10 +92,10 @@ def _one(scale_E: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def _e4m3(matrix: object) -> QuantizedTensor:
-    needed = "e4m3 with a float scale per matrix, or per 128 x 128"
+    needed = " or ".join(map(str, FP8_FORMATS))
     if not isinstance(matrix, QuantizedTensor):
         raise ValueError(f"found a matrix that is not quantized, needed {needed}")
-    if matrix.data.dtype is not torch.float8_e4m3fn or matrix.format.block not in ((None, None), (BLOCK, BLOCK)):
+    if matrix.format not in FP8_FORMATS:
         raise ValueError(f"found {matrix.format}, needed {needed}")
     return matrix
 

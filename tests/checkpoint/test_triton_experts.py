@@ -40,6 +40,7 @@ OTHERS = {
     "Llama 4 FP8": "fp8",
     "transformers FP8, static": "fp8",
     "FP8, dynamic": "fp8",
+    "compressed-tensors FP8 channels": "fp8_per_channel_per_token",
     "compressed-tensors FP8 blocks": "fp8_block_scales",
     "compressed-tensors NVFP4": "w4a16_nvfp4",
     "compressed-tensors int4 with zero points": "w4a16_awq",

@@ -37,11 +37,15 @@ KERNELS = {
 }  # fmt: skip
 
 
-def _quantized(matrices, *, blocks):
+def _quantized(matrices, block):
     """Codes, scales and values of float32 matrices ``[E, N, K]``."""
-    block = (128, 128) if blocks else (None, None)
     found = quantize(matrices, Format(Element.E4M3, ScaleType.FLOAT, block))
     return found.data, found.scale.contiguous(), found.dequantize()
+
+
+def _by_row(scale, count):
+    """Scales of rows as the kernels take them: a one for each matrix, and those of `count` experts' rows."""
+    return torch.ones(len(scale), 1, 1, device=DEVICE), scale.reshape(count, -1)
 
 
 def _values(rows):
@@ -62,7 +66,9 @@ def _rounded(x, rows):
 class Case:
     """A layer's experts with `counts` rows each, of tokens that choose two experts or one and a foreign slot."""
 
-    def __init__(self, hidden=144, inter=208, activation=SWIGLU, bias=False, blocks=True, static=False, counts=COUNTS):
+    def __init__(
+        self, hidden=144, inter=208, activation=SWIGLU, bias=False, blocks=True, rows=False, static=False, counts=COUNTS
+    ):
         self.generator = torch.Generator().manual_seed(0)
         num_local, gated = len(counts), activation.kind.is_gated
         self.hidden, self.inter, self.activation, self.static, self.blocks = hidden, inter, activation, static, blocks
@@ -70,8 +76,11 @@ class Case:
         # Blocks of unlike scales, which no other block's would do for.
         fc1 = self._randn(num_local * halves, inter, hidden) * hidden**-0.5 * self._unlike(inter, hidden)
         w2 = self._randn(num_local, hidden, inter) * inter**-0.5 * self._unlike(hidden, inter)
-        fc1_codes, s1, fc1 = _quantized(fc1, blocks=blocks)
-        w2_codes, s2, self.w2 = _quantized(w2, blocks=blocks)
+        block = (128, 128) if blocks else (1 if rows else None, None)
+        fc1_codes, s1, fc1 = _quantized(fc1, block)
+        w2_codes, s2, self.w2 = _quantized(w2, block)
+        s1, r1 = _by_row(s1, num_local) if rows else (s1, None)
+        s2, r2 = _by_row(s2, num_local) if rows else (s2, None)
         self.fc1 = fc1.view(num_local, halves, inter, hidden)
         self.weights = Fp8Weights(
             fc1_EGH=fc1_codes.view(num_local, halves * inter, hidden),
@@ -82,6 +91,8 @@ class Case:
             b2_EH=self._randn(num_local, hidden).half() if bias else None,
             gated=gated,
             blocks=blocks,
+            r1=r1,
+            r2=r2,
         )
         slots = torch.tensor([e for e, count in enumerate(counts) for _ in range(count)] + [-1, num_local])
         self.ids = slots[torch.randperm(len(slots), generator=self.generator)].int().reshape(-1, 2).to(DEVICE)
@@ -167,6 +178,7 @@ FORMS = {
     "blocks": {},
     "per tensor, dynamic": {"blocks": False},
     "per tensor, static": {"blocks": False, "static": True},
+    "per row": {"blocks": False, "rows": True},
 }
 
 
@@ -213,25 +225,26 @@ def test_no_tile_writes_rows_of_the_next_expert(name):
     assert y[first_foreign:].isnan().all()
 
 
+DYNAMIC = {name: form for name, form in FORMS.items() if "static" not in form}
 ACTIVATIONS = [
     Activation(ActivationType.RELU2),
     Activation(ActivationType.SWIGLU_BIAS, alpha=1.702, beta=1.0, clamp=1.0),
 ]
 
 
-@pytest.mark.parametrize("blocks", [True, False])
+@pytest.mark.parametrize("form", DYNAMIC.values(), ids=DYNAMIC)
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=lambda activation: str(activation.kind))
 @pytest.mark.parametrize("name", ["swap_ab", "grouped", "grouped, two passes"])
-def test_activations(name, activation, blocks):
+def test_activations(name, activation, form):
     kernels, config, _ = KERNELS[name]
-    case = Case(activation=activation, bias=True, blocks=blocks)
+    case = Case(activation=activation, bias=True, **form)
     assert_close(*case.up(kernels, config), CODES_TOLERANCE)
 
 
 FEW = (2, 0, 3, 1)
 
 
-@pytest.mark.parametrize("blocks", [True, False])
+@pytest.mark.parametrize("form", DYNAMIC.values(), ids=DYNAMIC)
 @pytest.mark.parametrize(
     "config",
     [
@@ -241,8 +254,8 @@ FEW = (2, 0, 3, 1)
     ids=["at once", "in steps"],
 )
 @pytest.mark.parametrize("activation", [SWIGLU, *ACTIVATIONS], ids=lambda activation: str(activation.kind))
-def test_no_sort(activation, config, blocks):
-    case = Case(activation=activation, bias=activation is not SWIGLU, blocks=blocks, counts=FEW)
+def test_no_sort(activation, config, form):
+    case = Case(activation=activation, bias=activation is not SWIGLU, counts=FEW, **form)
     assert_close(*case.layer(config), TOLERANCE)
 
 

@@ -21,7 +21,7 @@ from moe_core.testing.problems import ACTIVATIONS, small_problem
 from moe_plugins.triton_moe.quant_candidates import CANDIDATES
 
 BY_QUANT = {QuantAlgo(candidate.identity.rpartition(".")[2]): candidate for candidate in CANDIDATES}
-FP8 = (QuantAlgo.FP8_BLOCK_SCALES, QuantAlgo.FP8)
+FP8 = (QuantAlgo.FP8_BLOCK_SCALES, QuantAlgo.FP8, QuantAlgo.FP8_PER_CHANNEL_PER_TOKEN)
 BLOCKS, MXFP4, AWQ = QuantAlgo.FP8_BLOCK_SCALES, QuantAlgo.W4A16_MXFP4, QuantAlgo.W4A16_AWQ
 MXFP4_FP8 = QuantAlgo.W4A8_MXFP4_FP8
 # Few and wide tiles: the interpreter takes milliseconds for each.
@@ -42,6 +42,7 @@ SIZES = MappingProxyType(
     {
         BLOCKS: {"hidden_size": 144, "intermediate_size": 256},
         QuantAlgo.FP8: {"hidden_size": 48, "intermediate_size": 64},
+        QuantAlgo.FP8_PER_CHANNEL_PER_TOKEN: {"hidden_size": 48, "intermediate_size": 80},
     }
 )
 WORD_SIZES = MappingProxyType({"hidden_size": 64, "intermediate_size": 64})
