@@ -90,8 +90,8 @@ class ExpertWeights:
     def of_tp_rank(self, rank: int, size: int) -> Self:
         """The share of a tensor-parallel rank: rows of w1 and w3, columns of w2; the last may be narrower.
 
-        Outputs of the ranks are summed, so b2 stays with rank 0 alone. Raises ``ValueError`` if that cuts a block of
-        elements that share a scale.
+        Outputs of the ranks are summed, so b2 stays with rank 0 alone. A share that begins within a block of
+        elements with one scale keeps that scale, and says where it begins. Raises ``ValueError`` if that cuts a byte.
         """
         start, stop = width_share(self.w1_EIH.shape[1], rank, size)
         share = {"w1_EIH": 1, "w3_EIH": 1, "b1_EI": 1, "b3_EI": 1, "w2_EHI": 2}

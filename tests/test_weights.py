@@ -110,9 +110,13 @@ def test_shares_of_quantized_experts_partition_them():
             assert_bitwise_equal(torch.cat(parts, dim=along), whole)
 
 
-def test_a_share_that_would_cut_a_block():
-    with pytest.raises(ValueError, match="a cut at 8 of 32 parts what belongs together in e2m1"):
-        random_weights(QUANTIZED).of_tp_rank(0, 4)
+def test_shares_may_begin_within_a_block_but_not_within_a_byte():
+    weights = random_weights(QUANTIZED)
+    share = weights.of_tp_rank(1, 4)
+    assert misfits(share, gated=True, format_=NVFP4, **{**SIZES, "intermediate_size": 8}) == ()
+    assert_bitwise_equal(share.w2_EHI.dequantize(), weights.w2_EHI.dequantize()[..., 8:16])
+    with pytest.raises(ValueError, match="a cut at 1 of 32 parts two codes that share a byte in e2m1"):
+        weights.of_tp_rank(0, 32)
 
 
 def test_every_misfit_of_quantized_experts_is_told():

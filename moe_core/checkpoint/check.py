@@ -75,7 +75,7 @@ def _named(plan: Plan, words: Iterable[str], experts: range) -> Iterator[str]:
 def _cuts(plan: Plan, share: Span) -> Iterator[str]:
     for field, parts in plan.fields.items():
         for place in parts.values():
-            for line in place.uncuttable(*plan.spans(field, share)):
+            for line in place.uncuttable(plan.spans(field, share)[1]):
                 yield f"{place.template}: {line}"
 
 

@@ -15,6 +15,7 @@ from moe_core.checkpoint.plan import Plan, Sizes, plan_layer
 from moe_core.contract.partition import width_share
 from moe_core.contract.problem import MoEProblem
 from moe_core.quantization import Format, Matrix, QuantizedTensor
+from moe_core.quantization.blocks import WHOLE
 from moe_core.quantization.elements import MIDDLE
 from moe_core.weights import ExpertWeights
 
@@ -43,8 +44,8 @@ def load_layer(
         tp: rank and size of MoE tensor parallelism; shares are those of :meth:`ExpertWeights.of_tp_rank`.
 
     Raises:
-        CheckpointError: keys, shapes, element types or packing are not what the problem needs, or a share cuts what
-            is stored together; with everything that does not fit.
+        CheckpointError: keys, shapes, element types or packing are not what the problem needs, or a share cuts a byte;
+            with everything that does not fit.
         ValueError: the problem says too little, or there are no such slots or ranks.
     """
     sizes = Sizes.of(problem)
@@ -89,18 +90,22 @@ class _Field:
         self._format: Format | None = None if self._is_bias else plan.sizes.format
         self._num_experts, self._device = num_experts, device
         self._parts: dict[str, torch.Tensor] = {}
-        rows, columns = (end - start for start, end in self._spans)
+        (first_row, last_row), (first_column, last_column) = self._spans
+        rows, columns = last_row - first_row, last_column - first_column
         self._shapes = {"data": (rows, columns)}
+        self._offset = WHOLE
         if self._format is not None:
-            parts = self._format.parts((rows, columns))
+            self._offset = self._format.offset(first_row, first_column)
+            parts = self._format.parts((rows, columns), self._offset)
             self._shapes = {name: (part.shape[0], part.shape[1]) for name, part in parts.items()}
 
     def take(self, number: int, expert: int, files: OpenFiles) -> None:
         """Put the share of `expert` in slot `number`."""
         for name, place in self._places.items():
             rows, columns = self._shapes[name]
-            # The last word of packed codes may be half full.
-            part = place.read(files, expert, *self._spans)[:rows, :columns]
+            row, column = place.ahead(*self._spans)
+            # The last word of packed codes may be half full, or half the next rank's.
+            part = place.read(files, expert, *self._spans)[row : row + rows, column : column + columns]
             if name not in self._parts:
                 self._parts[name] = torch.empty(self._num_experts, rows, columns, dtype=part.dtype, device=self._device)
             self._parts[name][number].copy_(part)
@@ -113,4 +118,4 @@ class _Field:
         if "zero" in parts and bool((parts["zero"] == MIDDLE).all()):
             # GPTQ writes the zero points of symmetric groups too, which kernels without zero points can take.
             parts = {name: part for name, part in parts.items() if name != "zero"}
-        return QuantizedTensor(self._format, **parts)
+        return QuantizedTensor(self._format, **parts, offset=self._offset)

@@ -34,6 +34,8 @@ class Place:
     block: tuple[int | None, int | None]
     """Rows and columns of the matrix that share an element before packing; ``None``: all."""
     num_experts: int
+    codes: int = 1
+    """Columns that share a decoded byte."""
     is_turned: bool = False
     """Stored with K first, for another reason than its part's."""
 
@@ -62,20 +64,25 @@ class Place:
         shared = self._units == (None, None) and math.prod(shape) == 1
         return shared or [n for n in shape if n != 1] == [n for n in self.shape if n != 1]
 
-    def uncuttable(self, rows: Span, columns: Span) -> Iterator[str]:
+    def uncuttable(self, columns: Span) -> Iterator[str]:
         """Why the share cannot be cut out, as ``found …, needed …``."""
         if self.rows in _STRIDE and self._units[0] not in (None, 1):
             yield f"found interleaved rows in blocks of {self._units[0]}, needed a scale per row"
-        for span, total, unit in zip((self._stored_rows(rows), columns), self._totals, self._units, strict=True):
-            for edge in span:
-                if unit is not None and edge % unit and edge != total:
-                    yield (
-                        f"found a cut at {edge} of {total}, needed a multiple of {unit}, which are stored together; "
-                        "choose a tp_size that divides the groups, or split experts instead"
-                    )
+        unit = self._units[0]
+        if self.rows is Rows.SECOND_HALF and unit is not None and self.size[0] % unit:
+            yield (
+                f"found a second half that begins at {self.size[0]} of {self._totals[0]}, needed a multiple of {unit}, "
+                "which are stored together"
+            )
+        for edge in columns:
+            if edge % self.codes and edge != self.size[1]:
+                yield f"found a cut at {edge} of {self.size[1]}, needed an even number: two codes share a byte"
 
     def read(self, files: OpenFiles, expert: int, rows: Span, columns: Span) -> torch.Tensor:
-        """The share of an expert, ``[rows, columns]`` in units of what shares an element, decoded."""
+        """What a share of an expert lies in, ``[rows, columns]`` in units of what shares an element, decoded.
+
+        It begins with the first of what is stored together, and :meth:`ahead` of the share.
+        """
         row_unit, column_unit = self._units
         spans = self._arranged(
             (expert, expert + 1),
@@ -94,6 +101,16 @@ class Place:
             # Gate and up lie between each other, so each reads both; the second time they come from the page cache.
             stored = stored[_STRIDE[self.rows] :: 2]
         return self.part.decode(stored)
+
+    def ahead(self, rows: Span, columns: Span) -> tuple[int, int]:
+        """Decoded rows and columns that :meth:`read` gives before those of the share."""
+        decoded = (self.block[0], None if self.block[1] is None else self.block[1] * self.codes)
+        starts = (self._stored_rows(rows)[0] if self.rows not in _STRIDE else rows[0], columns[0])
+        found = [
+            0 if stored is None or own is None else start // own - start // stored * stored // own
+            for start, stored, own in zip(starts, self._units, decoded, strict=True)
+        ]
+        return found[0], found[1]
 
     @cached_property
     def _units(self) -> tuple[int | None, int | None]:

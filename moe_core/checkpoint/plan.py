@@ -145,18 +145,26 @@ class _Keys:
         self, storage: Storage, projection: Projection, size: tuple[int, int], is_turned: bool
     ) -> dict[str, Place]:
         shared = {"data": (1, 1), "global_scale": (None, None)}
-        block = (1, 1) if self.sizes.format is None else self.sizes.format.block
+        format_ = self.sizes.format
+        block = (1, 1) if format_ is None else format_.block
+        codes = {} if format_ is None else {"data": format_.element.codes_per_byte}
         return {
-            name: self._place(projection, part, size, shared.get(name, block), is_turned)
+            name: self._place(projection, part, size, shared.get(name, block), is_turned, codes.get(name, 1))
             for name, part in storage.parts.items()
             if not part.is_optional or self.word(projection, part)
         }
 
     def _place(
-        self, projection: Projection, part: Part, size: tuple[int, int], block: Block, is_turned: bool = False
+        self,
+        projection: Projection,
+        part: Part,
+        size: tuple[int, int],
+        block: Block,
+        is_turned: bool = False,
+        codes: int = 1,
     ) -> Place:
         template = self.found.template(projection, self.word(projection, part) or part.names[0])
-        return Place(template, part, projection.rows, size, block, self.sizes.num_experts, is_turned)
+        return Place(template, part, projection.rows, size, block, self.sizes.num_experts, codes, is_turned)
 
     def _exists(self, projection: Projection, word: str) -> bool:
         keys = self.found.keys(projection, word, range(self.sizes.num_experts))

@@ -9,6 +9,9 @@ from torch.nn import functional as F
 
 Block: TypeAlias = tuple[int | None, int | None]
 """Rows and columns of one block; ``None``: all of them."""
+Offset: TypeAlias = tuple[int, int]
+"""Rows and columns of the first block that are not there, where a share of a matrix begins within a block."""
+WHOLE: Final[Offset] = (0, 0)
 LEAST_AMAX: Final = 1e-10
 """Magnitudes below it count as this: a block of zeros gets a scale that can be divided by."""
 
@@ -41,12 +44,12 @@ def quotient(x: torch.Tensor, divisor: float) -> torch.Tensor:
     return x / x.new_full((), divisor)
 
 
-def spread(scale: torch.Tensor, block: Block, rows: int, columns: int) -> torch.Tensor:
+def spread(scale: torch.Tensor, block: Block, rows: int, columns: int, offset: Offset = WHOLE) -> torch.Tensor:
     """`scale` per block, repeated over ``[..., rows, columns]``; one that all share is left to broadcast."""
     for dim, size in ((-2, rows), (-1, columns)):
         width = block[dim]
         if width not in (None, 1):
-            scale = scale.repeat_interleave(width, dim=dim).narrow(dim, 0, size)
+            scale = scale.repeat_interleave(width, dim=dim).narrow(dim, offset[dim], size)
     return scale
 
 

@@ -11,7 +11,7 @@ import torch
 
 from moe_core.contract.memory import DEFAULT_GROUP_SIZE
 from moe_core.contract.vocabulary import QuantAlgo, Word
-from moe_core.quantization.blocks import Block, num_blocks
+from moe_core.quantization.blocks import WHOLE, Block, Offset, num_blocks
 from moe_core.quantization.elements import Element
 
 
@@ -74,11 +74,20 @@ class Format:
         """Whether a float32 scale per matrix multiplies those of the blocks."""
         return self.scale is ScaleType.E4M3
 
-    def parts(self, shape: Sequence[int]) -> dict[str, Part]:
+    def offset(self, row: int, column: int) -> Offset:
+        """That of a share which begins there."""
+        rows, columns = (start % (width or 1) for start, width in zip((row, column), self.block, strict=True))
+        return rows, columns
+
+    def parts(self, shape: Sequence[int], offset: Offset = WHOLE) -> dict[str, Part]:
         """The tensors that hold a matrix of `shape` ``[..., N, K]``, by name."""
         *outer, rows, columns = shape
         data = (*outer, rows, -(-columns // self.element.codes_per_byte))
-        scale = (*outer, num_blocks(rows, self.block[0]), num_blocks(columns, self.block[1]))
+        blocks = (
+            num_blocks(first + size, width)
+            for first, size, width in zip(offset, (rows, columns), self.block, strict=True)
+        )
+        scale = (*outer, *blocks)
         parts = {"data": Part(data, self.element.storage), "scale": Part(scale, self.scale.storage)}
         if self.is_two_level:
             parts["global_scale"] = Part((*outer, 1, 1), torch.float32)

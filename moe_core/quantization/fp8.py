@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from moe_core.quantization.blocks import float_scale, spread
+from moe_core.quantization.blocks import WHOLE, float_scale, spread
 from moe_core.quantization.elements import Element, to_e4m3
 from moe_core.quantization.formats import FP8_BLOCKS, Format, ScaleType
 from moe_core.quantization.mx import quantize_mx
@@ -29,4 +29,6 @@ def resmoothed(weights: QuantizedTensor) -> QuantizedTensor:
     """
     if weights.format.element is not Element.E4M3 or weights.format.block != FP8_BLOCKS.block:
         raise ValueError(f"only 128 x 128 blocks of e4m3 are resmoothed: found {weights.format}")
+    if weights.offset != WHOLE:
+        raise ValueError(f"a share that begins within a block, {weights.offset}, has other blocks: resmooth the whole")
     return quantize_mx(weights.dequantize(), FP8_BLOCKS_POW2)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from typing import Self, TypeAlias
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self, TypeAlias
 
 import torch
 
-from moe_core.quantization.blocks import num_blocks, spread
+from moe_core.quantization.blocks import WHOLE, Offset, num_blocks, spread
 from moe_core.quantization.elements import MIDDLE, decode
 from moe_core.quantization.formats import Format
 
@@ -18,18 +17,20 @@ from moe_core.quantization.formats import Format
 class QuantizedTensor:
     """A matrix ``[N, K]`` as codes and scales, or ``[E, N, K]``, one per expert; every part has as many dimensions.
 
-    ``w[n, k] = (code[n, k] - zero) * scale[n // rows, k // columns] * global_scale``
+    ``w[n, k] = (code[n, k] - zero) * scale[(n + offset[0]) // rows, (k + offset[1]) // columns] * global_scale``
     """
 
     format: Format
     data: torch.Tensor
     """Codes: ``[..., N, K]``, or uint8 ``[..., N, K / 2]`` where two share a byte."""
     scale: torch.Tensor
-    """A multiplier per block, ``[..., ceil(N / rows), ceil(K / columns)]``, linear."""
+    """A multiplier per block, ``[..., ceil((offset[0] + N) / rows), ceil((offset[1] + K) / columns)]``, linear."""
     global_scale: torch.Tensor | None = None
     """float32 ``[..., 1, 1]``, of two-level formats: a multiplier (NVFP4's ``weight_scale_2``)."""
     zero: torch.Tensor | None = None
     """uint8, shaped as `scale`: the codes of zero, of four-bit integers; ``None``: 8."""
+    offset: Offset = WHOLE
+    """Rows and columns of the first block that are not here, of a share that begins within one."""
 
     @property
     def shape(self) -> torch.Size:
@@ -44,43 +45,55 @@ class QuantizedTensor:
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The parts that are there, by field name."""
-        return {f.name: value for f in fields(self)[1:] if (value := getattr(self, f.name)) is not None}
+        values = ((f.name, getattr(self, f.name)) for f in fields(self))
+        return {name: value for name, value in values if isinstance(value, torch.Tensor)}
 
     def map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Self:
         """A copy with `function` applied to every part."""
-        return type(self)(self.format, **{name: function(part) for name, part in self.tensors().items()})
+        parts: dict[str, Any] = {name: function(part) for name, part in self.tensors().items()}
+        return replace(self, **parts)
 
     def narrow(self, dim: int, start: int, length: int) -> Self:
-        """``[start, start + length)`` of dimension `dim`; raises ``ValueError`` if that cuts a block."""
+        """``[start, start + length)`` of dimension `dim`, with the scales of all blocks that it lies in.
+
+        Raises ``ValueError`` if that cuts a byte.
+        """
         axis = dim - self.data.ndim
         if axis < -2:
             return self.map(lambda part: part.narrow(dim, start, length))
         codes = self.format.element.codes_per_byte if axis == -1 else 1
-        width = self.format.block[axis]
-        size, end, unit = self.shape[dim], start + length, math.lcm(codes, width or 1)
+        end = start + length
         for edge in (start, end):
-            if edge % unit and edge != size:
+            if edge % codes:
                 raise ValueError(
-                    f"a cut at {edge} of {size} parts what belongs together in {self.format}: needed a multiple of "
-                    f"{unit}; choose a tp_size that divides the groups, or split experts instead"
+                    f"a cut at {edge} of {self.shape[dim]} parts two codes that share a byte in {self.format}; "
+                    "needed an even number"
                 )
 
-        def cut(part: torch.Tensor, per: int | None) -> torch.Tensor:
+        def cut(part: torch.Tensor, per: int | None, first: int = 0) -> torch.Tensor:
             if per is None:
                 return part
-            first, last = num_blocks(start, per), num_blocks(end, per)
-            return part.narrow(dim, first, last - first)
+            block = (first + start) // per
+            return part.narrow(dim, block, num_blocks(first + end, per) - block)
 
-        zero = None if self.zero is None else cut(self.zero, width)
-        return type(self)(self.format, cut(self.data, codes), cut(self.scale, width), self.global_scale, zero)
+        width, first = self.format.block[axis], self.offset[axis]
+        offset = list(self.offset)
+        offset[axis] = (first + start) % (width or 1)
+        return replace(
+            self,
+            data=cut(self.data, codes),
+            scale=cut(self.scale, width, first),
+            zero=None if self.zero is None else cut(self.zero, width, first),
+            offset=(offset[0], offset[1]),
+        )
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """The matrix, ``[..., N, K]``: computed in float32, rounded to `dtype` once."""
         rows, columns = self.shape[-2:]
         values = decode(self.format.element, self.data)
         if self.zero is not None:
-            values = values + (MIDDLE - spread(self.zero.float(), self.format.block, rows, columns))
-        values = values * spread(self.scale.float(), self.format.block, rows, columns)
+            values = values + (MIDDLE - spread(self.zero.float(), self.format.block, rows, columns, self.offset))
+        values = values * spread(self.scale.float(), self.format.block, rows, columns, self.offset)
         if self.global_scale is not None:
             values = values * self.global_scale.float()
         return values.to(dtype)
@@ -89,7 +102,7 @@ class QuantizedTensor:
         """Everything that makes `name` no matrix of `shape` in `format_`, as ``name.part: found …, needed …``."""
         if self.format != format_:
             return [f"{name}: found {self.format}, needed {format_}"]
-        needed, found = format_.parts(shape), self.tensors()
+        needed, found = format_.parts(shape, self.offset), self.tensors()
         lines = [f"{name}.{part}: {line}" for part in needed for line in needed[part].misfits(found.get(part))]
         return lines + [f"{name}.{part}: found a tensor, needed nothing" for part in found if part not in needed]
 

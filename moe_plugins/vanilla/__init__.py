@@ -6,12 +6,10 @@ from moe_core.contract.declare import (
     Reason,
     divisible,
     dtype_in,
-    isnt,
     need,
     no_smart_router,
     one_of,
     quant_in,
-    whole_groups,
 )
 from moe_core.contract.requirement import Requirement
 from moe_core.contract.vocabulary import ActivationType, CandidateKind, DType, QuantAlgo, TokenLayout
@@ -20,7 +18,6 @@ GROUPS_OF_16 = (QuantAlgo.NVFP4, QuantAlgo.W4A16_NVFP4)
 MXFP4 = (QuantAlgo.W4A16_MXFP4, QuantAlgo.W4A8_MXFP4_FP8, QuantAlgo.W4A8_MXFP4_MXFP8)
 GROUPS_OF_32 = (QuantAlgo.W4A8_NVFP4_FP8, QuantAlgo.MXFP8, *MXFP4)
 INTEGER_GROUPS = (QuantAlgo.W4A16_AWQ, QuantAlgo.W4A16_GPTQ, QuantAlgo.W4A8_AWQ, QuantAlgo.W4A8_CUSTOM)
-GROUPED = (QuantAlgo.FP8_BLOCK_SCALES, *GROUPS_OF_16, *GROUPS_OF_32, *INTEGER_GROUPS)
 FOUR_BITS = (*GROUPS_OF_16, QuantAlgo.W4A8_NVFP4_FP8, *MXFP4, *INTEGER_GROUPS, QuantAlgo.W4A16)
 
 
@@ -48,7 +45,6 @@ CANDIDATES = (
             _groups_of(128, QuantAlgo.FP8_BLOCK_SCALES),
             _whole_bytes("hidden_size"),
             _whole_bytes("intermediate_size_per_tp"),
-            whole_groups(when=(one_of("quant", *GROUPED), isnt("tp_size", 1))),
             no_smart_router(),
         ),
         layouts=tuple(TokenLayout),

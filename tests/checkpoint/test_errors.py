@@ -82,12 +82,13 @@ def test_scales_of_inputs_change_what_is_computed(written):
     assert line.startswith(f"{EXPERT}.up_proj.pre_quant_scale: found a key that may change what the experts compute")
 
 
-@pytest.mark.parametrize(
-    ("name", "rank", "unit"), [("DeepSeek FP8", 1, 128), ("AWQ", 1, 32), ("gpt-oss MXFP4", 3, 32), ("GPTQ", 1, 32)]
-)
-def test_a_cut_through_what_is_stored_together(written, name, rank, unit):
-    lines = refusal(written(name), tp=(rank, 4)).lines
-    assert any("w2" not in line and f"needed a multiple of {unit}, which" in line for line in lines)
+@pytest.mark.parametrize("name", ["AWQ", "gpt-oss MXFP4", "GPTQ", "ModelOpt NVFP4", "W4A8 custom"])
+def test_a_cut_through_a_byte(written, name):
+    given = written(name)
+    size = given.problem.intermediate_size
+    for line in refusal(given, tp=(1, size)).lines:
+        assert f"found a cut at 1 of {size}, needed an even number: two codes share a byte" in line
+        assert "down" in line
 
 
 def test_halves_that_do_not_begin_at_a_scale(written):
@@ -101,7 +102,7 @@ def test_halves_that_do_not_begin_at_a_scale(written):
         f"{stem}.down_proj_scale_inv": torch.zeros(3, 1, 2),
     }
     lines = refusal(given.rewritten(tensors), given.problem.evolve(intermediate_size=192)).lines
-    assert any("found a cut at 192 of 384, needed a multiple of 128" in line for line in lines)
+    assert any("a second half that begins at 192 of 384, needed a multiple of 128" in line for line in lines)
 
 
 def test_columns_in_order_of_importance(written):

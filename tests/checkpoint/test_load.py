@@ -1,11 +1,13 @@
 """Experts from checkpoints of every family: whole, in shares of ranks, read once and only where needed."""
 
 import pytest
+import torch
 from safetensors.torch import save_file
 
 from moe_core.checkpoint import Checkpoint, load_layer
 from moe_core.checkpoint.files import OpenFiles
 from moe_core.contract.partition import expert_partition, expert_start
+from moe_core.quantization import dequantized
 from moe_core.testing.numerics import assert_bitwise_equal
 
 LAYER = 3
@@ -23,6 +25,18 @@ def test_ranks_load_their_shares(family, assert_same_experts):
         for tp_rank in range(2):
             share = load_layer(family.checkpoint, LAYER, family.problem, slots=(start, start + size), tp=(tp_rank, 2))
             assert_same_experts(share, family.weights.of_slots(start, start + size).of_tp_rank(tp_rank, 2))
+
+
+@pytest.mark.parametrize("tp_size", [4, 8, 16])
+def test_ranks_load_shares_that_begin_within_a_block(family, tp_size, assert_same_experts):
+    """Of scales, of packed words, of both: the same as a cut of the whole, which is the cut of the values."""
+    whole = family.weights.w2_EHI
+    for rank in range(tp_size):
+        share = load_layer(family.checkpoint, LAYER, family.problem, slots=(1, 2), tp=(rank, tp_size))
+        assert_same_experts(share, family.weights.of_slots(1, 2).of_tp_rank(rank, tp_size))
+        width = whole.shape[2] // tp_size
+        values = dequantized(whole, torch.float32)[1:2, :, rank * width : (rank + 1) * width]
+        assert_bitwise_equal(dequantized(share.w2_EHI, torch.float32), values)
 
 
 @pytest.mark.parametrize("family_name", ["Qwen", "transformers 5", "gpt-oss"])

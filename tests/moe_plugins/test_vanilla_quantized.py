@@ -146,8 +146,7 @@ def test_an_update_of_the_scales_in_place_is_seen():
         (QuantAlgo.FP8_BLOCK_SCALES, {"quant_group_size": 64}, {}, "quant_group_size"),
         (QuantAlgo.W4A16, {"hidden_size": 33}, {}, "hidden_size"),
         (QuantAlgo.W4A16, {"intermediate_size": 6}, {"tp_size": 2}, "intermediate_size_per_tp"),
-        (QuantAlgo.FP8_BLOCK_SCALES, {}, {"tp_size": 4}, "intermediate_groups"),
-        (QuantAlgo.W4A16_MXFP4, {"intermediate_size": 96}, {"tp_size": 2}, "intermediate_groups"),
+        (QuantAlgo.W4A16_MXFP4, {"intermediate_size": 2880}, {"tp_size": 7}, "intermediate_size_per_tp"),
     ],
 )
 def test_what_is_refused(quant, changes, deployment, fact):
@@ -164,6 +163,9 @@ def test_what_is_refused(quant, changes, deployment, fact):
         (QuantAlgo.W8A16, {"intermediate_size": 7}, {"tp_size": 3}),
         (QuantAlgo.FP8_BLOCK_SCALES, {"intermediate_size": 200}, {}),
         (QuantAlgo.W4A16_MXFP4, {"intermediate_size": 96}, {"tp_size": 3}),
+        (QuantAlgo.W4A16_MXFP4, {"intermediate_size": 2880}, {"tp_size": 8}),
+        (QuantAlgo.FP8_BLOCK_SCALES, {"intermediate_size": 768}, {"tp_size": 8}),
+        (QuantAlgo.FP8_BLOCK_SCALES, {"intermediate_size": 704}, {"tp_size": 3}),
     ],
 )
 def test_what_is_taken(quant, changes, deployment):

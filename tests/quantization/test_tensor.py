@@ -42,28 +42,36 @@ def test_has_the_shape_of_what_it_stands_for(format_):
 def test_a_part_is_the_part_of_what_it_stands_for(format_, data):
     tensor, whole = ragged(format_)
     dim = data.draw(st.integers(0, 2))
-    block = 1 if dim == 0 else format_.block[dim - 3] or 2
-    size = tensor.shape[dim]
-    edges = [*range(0, size, block), size]
-    start, end = sorted((data.draw(st.sampled_from(edges)), data.draw(st.sampled_from(edges))))
-    part = tensor.narrow(dim, start, end - start)
-    assert part.misfits("w", format_, part.shape) == []
-    assert_bitwise_equal(part.dequantize(), whole.narrow(dim, start, end - start))
+    part = tensor
+    for _ in range(2):  # a part of a part, too
+        size, step = part.shape[dim], format_.element.codes_per_byte if dim == 2 else 1
+        start, end = sorted(step * data.draw(st.integers(0, size // step)) for _ in range(2))
+        part, whole = part.narrow(dim, start, end - start), whole.narrow(dim, start, end - start)
+        assert part.misfits("w", format_, part.shape) == []
+        assert_bitwise_equal(part.dequantize(), whole)
+        assert_bitwise_equal(part.map(torch.clone).dequantize(), whole)
 
 
 @pytest.mark.parametrize(
     ("format_", "dim", "start", "length", "message"),
     [
-        (FP8_BLOCKS, 1, 64, 128, "a cut at 64 of 256"),
-        (FP8_BLOCKS, 2, 0, 130, "a cut at 130 of 256"),
-        (NVFP4, 2, 0, 24, "a cut at 24 of 256"),
-        (INT4_ROWS, 2, 3, 4, r"needed a multiple of 2"),
+        (NVFP4, 2, 0, 23, "a cut at 23 of 256"),
+        (INT4_ROWS, 2, 3, 5, "a cut at 3 of 256 parts two codes that share a byte"),
     ],
 )
-def test_what_shares_a_scale_or_a_byte_is_not_parted(format_, dim, start, length, message):
+def test_what_shares_a_byte_is_not_parted(format_, dim, start, length, message):
     tensor = quantize(random(2, 256, 256), format_)
     with pytest.raises(ValueError, match=message):
         tensor.narrow(dim, start, length)
+
+
+def test_a_share_keeps_the_scales_of_the_blocks_that_it_lies_in():
+    tensor = quantize(random(300, 384), FP8_BLOCKS)
+    part = tensor.narrow(0, 192, 96).narrow(1, 64, 192)
+    assert (part.offset, part.scale.shape) == ((64, 64), (2, 2))
+    assert_bitwise_equal(part.scale, tensor.scale[1:3, :2])
+    assert part.misfits("w", FP8_BLOCKS, (96, 192)) == []
+    assert replace(part, offset=(0, 0)).misfits("w", FP8_BLOCKS, (96, 192)) == ["w.scale: found [2, 2], needed [1, 2]"]
 
 
 def test_is_rounded_to_another_type_once():
