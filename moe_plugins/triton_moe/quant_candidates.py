@@ -8,27 +8,24 @@ from moe_core.contract.declare import (
     Requirement,
     divisible,
     dtype_in,
-    isnt,
     need,
     no_smart_router,
     quant_in,
     sm_in,
-    whole_groups,
 )
 from moe_core.contract.vocabulary import CandidateKind, DType, QuantAlgo, TokenLayout
 from moe_plugins.triton_moe import ABLE, ACTIVATION, ROW_BYTES, TRITON
 
 WHOLE_BLOCKS = tuple(AdjustmentRule(fact=fact, multiple=128) for fact in ("hidden_size", "intermediate_size_per_tp"))
 """Rows of words are padded to whole blocks."""
+PART_OF_A_BLOCK = AdjustmentRule(kind="sub_block", fact="intermediate_size_per_tp", multiple=128)
+"""The first and the last block of a share may be part of one: before a first, neurons of nothing fill it up."""
 
 
-def _groups(*sizes: int) -> tuple[Requirement, ...]:
-    """The elements that may share a scale; tensor parallelism cuts none of them."""
+def _groups(*sizes: int) -> Requirement:
+    """The elements that may share a scale."""
     test = Equals(value=sizes[0]) if len(sizes) == 1 else OneOf(values=sizes)
-    return (
-        need(Reason.QUANT_UNSUPPORTED, "quant_group_size", test),
-        whole_groups(when=(isnt("tp_size", 1),)),
-    )
+    return need(Reason.QUANT_UNSUPPORTED, "quant_group_size", test)
 
 
 def _experts(
@@ -69,11 +66,13 @@ def _experts(
     )
 
 
-def _fp8(quant: QuantAlgo, title: str, *others: Requirement) -> MoECandidate:
+def _fp8(
+    quant: QuantAlgo, title: str, *others: Requirement, adjustments: tuple[AdjustmentRule, ...] = ()
+) -> MoECandidate:
     # To round tokens and the activation to e4m3 changes results by 0.033 to 0.055, most where a clamp is tight.
     return _experts(
         quant, title, "fp8", *others, unit=16, tolerance=6e-2, layout="e4m3_fc1_halves_k_major",
-        quantizes_activations=True,
+        adjustments=adjustments, quantizes_activations=True,
     )  # fmt: skip
 
 
@@ -98,16 +97,19 @@ def _int4(quant: QuantAlgo, title: str, *others: Requirement) -> MoECandidate:
 
 CANDIDATES = (
     _fp8(
-        QuantAlgo.FP8_BLOCK_SCALES, "Triton experts, e4m3 in 128 x 128 blocks, tokens in groups of 128", *_groups(128)
+        QuantAlgo.FP8_BLOCK_SCALES,
+        "Triton experts, e4m3 in 128 x 128 blocks, tokens in groups of 128",
+        _groups(128),
+        adjustments=(PART_OF_A_BLOCK,),
     ),
     _fp8(QuantAlgo.FP8, "Triton experts, e4m3 with a scale per matrix, tokens scaled as calibrated or as they come"),
     _fp8(QuantAlgo.FP8_PER_CHANNEL_PER_TOKEN, "Triton experts, e4m3 with a scale per row, tokens scaled as they come"),
-    _words(QuantAlgo.W4A16_MXFP4, "Triton experts, MXFP4 weights and 16-bit activations", *_groups(32)),
-    _quads(QuantAlgo.W4A8_MXFP4_FP8, "Triton experts, MXFP4 weights, tokens in e4m3 scaled as they come", *_groups(32)),
-    _words(QuantAlgo.NVFP4, "Triton experts, NVFP4 weights (activations stay 16-bit)", *_groups(16)),
-    _words(QuantAlgo.W4A16_NVFP4, "Triton experts, NVFP4 weights without input scales", *_groups(16)),
-    _int4(QuantAlgo.W4A16_AWQ, "Triton experts, int4 weights in groups, with zero points", *_groups(32, 64, 128)),
-    _int4(QuantAlgo.W4A16_GPTQ, "Triton experts, int4 weights in groups", *_groups(32, 64, 128)),
+    _words(QuantAlgo.W4A16_MXFP4, "Triton experts, MXFP4 weights and 16-bit activations", _groups(32)),
+    _quads(QuantAlgo.W4A8_MXFP4_FP8, "Triton experts, MXFP4 weights, tokens in e4m3 scaled as they come", _groups(32)),
+    _words(QuantAlgo.NVFP4, "Triton experts, NVFP4 weights (activations stay 16-bit)", _groups(16)),
+    _words(QuantAlgo.W4A16_NVFP4, "Triton experts, NVFP4 weights without input scales", _groups(16)),
+    _int4(QuantAlgo.W4A16_AWQ, "Triton experts, int4 weights in groups, with zero points", _groups(32, 64, 128)),
+    _int4(QuantAlgo.W4A16_GPTQ, "Triton experts, int4 weights in groups", _groups(32, 64, 128)),
     _int4(QuantAlgo.W4A16, "Triton experts, int4 weights with a scale per row"),
     _words(QuantAlgo.W8A16, "Triton experts, int8 weights with a scale per row"),
 )

@@ -11,6 +11,7 @@ from moe_core.quantization import Format, QuantizedTensor
 from moe_core.quantization.formats import FP8, FP8_BLOCKS, FP8_ROWS
 from moe_core.weights import ExpertWeights
 from moe_plugins.triton_moe.fp8_weights import Fp8Weights
+from moe_plugins.triton_moe.quant_shares import from_whole_blocks
 
 FP8_FORMATS: Final = (FP8, FP8_ROWS, FP8_BLOCKS)
 
@@ -41,7 +42,7 @@ class QuantPrepared:
         self.requires_grad = any(tensor.requires_grad for tensor in weights.tensors().values())
         # Inference tensors could not be written to later, outside of that mode.
         with torch.inference_mode(False), torch.no_grad():
-            made = self._make(weights)
+            made = self._make(from_whole_blocks(weights))
             if self._made is not None and _form(self._made) == _form(made):
                 for old, new in zip(_tensors(self._made), _tensors(made), strict=True):
                     old.copy_(new)
