@@ -152,26 +152,18 @@ def per_expert(prefix, names, module):
     return write
 
 
-def with_input_scales(write, stem, names, word, shape=()):
-    """What `write` writes, and a static scale for each input; the largest of them are those that count."""
+def static_fp8(word, shape=(), module=tensor_fp8):
+    """In Qwen's naming, with a static scale for each input: those that count are gate's and down's of the last."""
 
-    def written(weights):
-        tensors = write(weights)
-        count = len(weights.w1_EIH)
-        for names_of_input, scale_E in zip(
-            ((names[0], names[1]), (names[2],)), weights.input_scales().values(), strict=True
-        ):
-            for name in names_of_input:
-                if name is None:
-                    continue
-                for expert in range(count):
-                    # Gate of the last expert has the largest.
-                    is_largest = expert == count - 1 and name == names_of_input[0]
-                    scale = scale_E[0] * (1 if is_largest else 0.5)
-                    tensors[f"{stem}.{expert}.{name}.{word}"] = scale.reshape(shape)
+    def write(weights):
+        tensors, last = qwen(module)(weights), len(weights.w1_EIH) - 1
+        fc1, fc2 = (scale_E[0].reshape(shape) for scale_E in weights.input_scales().values())
+        for expert in range(last + 1):
+            for name, scale in zip(QWEN, (fc1, fc1 / 2, fc2), strict=True):
+                tensors[f"{QWEN_STEM}.{expert}.{name}.{word}"] = scale if expert == last else scale / 2
         return tensors
 
-    return written
+    return write
 
 
 def joined(gate, up, interleaved=False):
@@ -300,6 +292,7 @@ MIXTRAL = per_expert("model.layers.3.block_sparse_moe.experts", ("w1", "w3", "w2
 NEMOTRON = ("up_proj", None, "down_proj")
 BLOCKS = {"hidden_size": 128, "intermediate_size": 256, "num_experts": 3}
 GROUPS = {"quant_group_size": 32, "intermediate_size": 64, "num_experts": 3}
+FP8 = {"quant": QuantAlgo.FP8}
 RELU2 = ACTIVATIONS["relu2"]
 BIASED = ACTIVATIONS["swiglu_bias"]
 FAMILIES = {
@@ -322,22 +315,13 @@ FAMILIES = {
     "DeepSeek FP8": Family(qwen(deepseek_fp8), {"quant": QuantAlgo.FP8_BLOCK_SCALES, **BLOCKS}),
     "compressed-tensors FP8 blocks": Family(qwen(scaled), {"quant": QuantAlgo.FP8_BLOCK_SCALES, **BLOCKS}),
     "compressed-tensors FP8 channels": Family(qwen(scaled), {"quant": QuantAlgo.FP8_PER_CHANNEL_PER_TOKEN}),
-    "ModelOpt FP8": Family(
-        with_input_scales(qwen(tensor_fp8), QWEN_STEM, QWEN, "input_scale"), {"quant": QuantAlgo.FP8}, is_static=True
-    ),
-    "compressed-tensors FP8": Family(
-        with_input_scales(qwen(tensor_fp8), QWEN_STEM, QWEN, "input_scale", (1,)),
-        {"quant": QuantAlgo.FP8},
-        is_static=True,
-    ),
+    "ModelOpt FP8": Family(static_fp8("input_scale"), FP8, is_static=True),
+    "compressed-tensors FP8": Family(static_fp8("input_scale", (1,)), FP8, is_static=True),
     "transformers FP8, static": Family(
-        with_input_scales(qwen(transformers_fp8), QWEN_STEM, QWEN, "activation_scale"),
-        {"quant": QuantAlgo.FP8},
-        adapt=bfloat16_scale,
-        is_static=True,
+        static_fp8("activation_scale", module=transformers_fp8), FP8, adapt=bfloat16_scale, is_static=True
     ),
-    "FP8, dynamic": Family(qwen(tensor_fp8), {"quant": QuantAlgo.FP8}),
-    "Llama 4 FP8": Family(llama4_fp8, {"quant": QuantAlgo.FP8}, adapt=one_scale, is_static=True),
+    "FP8, dynamic": Family(qwen(tensor_fp8), FP8),
+    "Llama 4 FP8": Family(llama4_fp8, FP8, adapt=one_scale, is_static=True),
     "Llama 4 NVFP4": Family(llama4_nvfp4, {"quant": QuantAlgo.NVFP4}, adapt=one_scale),
     "ModelOpt NVFP4": Family(qwen(modelopt_nvfp4), {"quant": QuantAlgo.NVFP4}),
     "Nemotron-H NVFP4": Family(

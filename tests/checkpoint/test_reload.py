@@ -14,7 +14,9 @@ from moe_core.testing.numerics import assert_bitwise_equal
 LAYER = 3
 
 
-@pytest.mark.parametrize("name", ["Qwen", "transformers 5", "gpt-oss", "DeepSeek FP8", "AWQ", "Nemotron-H NVFP4"])
+@pytest.mark.parametrize(
+    "name", ["Qwen", "transformers 5", "gpt-oss", "DeepSeek FP8", "ModelOpt FP8", "AWQ", "Nemotron-H NVFP4"]
+)
 def test_loading_again_gives_the_same_layer(written, name):
     given = written(name)
     report = resolve_moe_impl(
