@@ -42,7 +42,7 @@ class QuantPrepared:
         self.requires_grad = any(tensor.requires_grad for tensor in weights.tensors().values())
         # Inference tensors could not be written to later, outside of that mode.
         with torch.inference_mode(False), torch.no_grad():
-            made = self._make(from_whole_blocks(weights))
+            made = self._make(weights)
             if self._made is not None and _form(self._made) == _form(made):
                 for old, new in zip(_tensors(self._made), _tensors(made), strict=True):
                     old.copy_(new)
@@ -59,6 +59,7 @@ def prepare_fp8(weights: ExpertWeights, dtype: torch.dtype) -> Fp8Weights:
 
     Raises ``ValueError`` for another format. Biases become `dtype`.
     """
+    weights = from_whole_blocks(weights)
     fc1 = [_e4m3(part) for part in (weights.w1_EIH, weights.w3_EIH) if part is not None]
     w2 = _e4m3(weights.w2_EHI)
     biases = [part.to(dtype) for part in (weights.b1_EI, weights.b3_EI) if part is not None]

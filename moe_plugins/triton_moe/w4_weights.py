@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from moe_core.quantization import Element, Format, QuantizedTensor, ScaleType, unpack
 from moe_core.quantization.formats import MXFP4
 from moe_core.weights import ExpertWeights
+from moe_plugins.triton_moe.quant_shares import from_whole_blocks
 from moe_plugins.triton_moe.w4_e4m3 import FP4_E4M3, GROUP, TOP, fold
 from moe_plugins.triton_moe.w4_words import (
     BLOCK,
@@ -94,6 +95,7 @@ def prepare_w4(weights: ExpertWeights, dtype: torch.dtype, *, e4m3: bool = False
     int4 scales are rounded to `dtype`. Groups of fp4 whose scale is below ``2 ** -28`` of the largest of their row
     count as zero; with `e4m3`, those below ``2 ** -11`` of it are rounded to multiples of half that.
     """
+    weights = from_whole_blocks(weights)
     fc1 = [part for part in (weights.w1_EIH, weights.w3_EIH) if part is not None]
     biases = [part for part in (weights.b1_EI, weights.b3_EI) if part is not None]
     matrices = [part for part in (*fc1, weights.w2_EHI) if isinstance(part, QuantizedTensor)]
