@@ -9,7 +9,7 @@ engine can bring them as it brings weights.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 
@@ -20,9 +20,14 @@ from moe_plugins.triton_moe.expert_map import ExpertMap
 from moe_plugins.triton_moe.grouped_gluon import ALIGN, _boxes, available
 from moe_plugins.triton_moe.launch import launch
 from moe_plugins.triton_moe.w4_weights import W4Matrix, W4Weights
-from moe_plugins.triton_moe.w4_words import FP4, INT4, INT4_ZERO, INT8, code_words
+from moe_plugins.triton_moe.w4_words import FP4, INT4, INT4_ZERO, INT8, WordFormat, code_words, scale_words
 
 __all__ = ["ALIGN", "W4GluonConfig", "available", "down", "up"]
+
+SHARED_MEMORY: Final = 227 * 1024
+"""Bytes of a program, at most."""
+OTHER_MEMORY: Final = 21 * 1024
+"""Of those, what is no stage: rows to be stored, barriers and, with tiles of 128 rows, a box that is not used."""
 
 
 class W4GluonConfig(NamedTuple):
@@ -30,12 +35,13 @@ class W4GluonConfig(NamedTuple):
 
     rows: int = 160
     """Rows of a tile, the map's `tile`: 128, or 160 where many experts have a few more than multiples of 128."""
-    stages: int = 4
-    """4 fill the shared memory, of eight-bit weights 3; with 128 rows 5 and 4."""
+    stages: int = 0
+    """Of a ring in shared memory; 0: as many as fit, 4 of four-bit weights, 3 of eight-bit ones, with 128 rows one
+    more."""
     group: int = 7
     """Row tiles that sweep the columns together. Odd, so that every program has some of all heights."""
     short: int = 32
-    """Tiles of at most as many rows, 32 or 64, are multiplied at this height; 0: all at the full one."""
+    """Tiles of at most as many rows, 32, 64 or 96, are multiplied at this height; 0: of at most 128, at that."""
     lead: int = 1
     """Steps that one half of a tile's columns has begun when the other starts: one waits or stores while the other
     multiplies."""
@@ -92,10 +98,11 @@ def _launch(
     pdl: bool,
     meta: dict[str, object],
 ) -> None:
-    _check(weights, config)
+    stages = config.stages or _most_stages(weights.format, config.rows)
+    _check(weights, config, stages)
     from moe_plugins.triton_moe.w4_gluon_kernels import grouped_words_gemm
 
-    cut = {"STAGES": config.stages, "GROUP": config.group, "SHORT": config.short, "LEAD": config.lead}
+    cut = {"STAGES": stages, "GROUP": config.group, "SHORT": config.short, "LEAD": config.lead}
     kind, scaled = weights.format
     args = (
         _boxes(x, 64, 64), _boxes(x, 32, 64) if config.rows == 160 else None,
@@ -107,17 +114,23 @@ def _launch(
     launch(grouped_words_gemm, (programs,), args, meta, num_warps=4, pdl=pdl)
 
 
-def _check(weights: W4Weights, config: W4GluonConfig) -> None:
+def _most_stages(words: WordFormat, rows: int) -> int:
+    """Of 128 columns of tokens and weights."""
+    stage = 2 * 128 * rows + 4 * 128 * (code_words(words.kind) + max(scale_words(*words), 1))
+    return int((SHARED_MEMORY - OTHER_MEMORY) // stage)
+
+
+def _check(weights: W4Weights, config: W4GluonConfig, stages: int) -> None:
     kinds = (FP4, INT4, INT4_ZERO, INT8)
     if weights.format.kind not in kinds:
         raise ValueError(f"found words of {weights.format.kind}; needed {', '.join(kinds)}; try w4_swap_ab")
     if config.rows not in (128, 160):
         raise ValueError(f"asked for {config}; rows needs to be 128 or 160")
-    if config.short not in (0, 32, 64):
-        raise ValueError(f"asked for {config}; short needs to be 0, 32 or 64")
-    if config.lead >= config.stages:
+    if config.short not in (0, 32, 64, 96):
+        raise ValueError(f"asked for {config}; short needs to be 0, 32, 64 or 96")
+    if config.lead >= stages:
         # The leader would wait for stages that the other consumer does not free before it is told to start.
-        raise ValueError(f"asked for {config}; lead needs at least one stage more; try lead={config.stages - 1}")
+        raise ValueError(f"asked for {config}; lead needs at least one stage more; try lead={stages - 1}")
 
 
 def _word_boxes(words: torch.Tensor, width: int) -> Any:

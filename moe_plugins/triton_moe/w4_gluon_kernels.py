@@ -147,15 +147,17 @@ def _weights(
 
 
 @gluon.jit
-def _start(low, high, tokens, stage, acc, NUM: gl.constexpr, TOKENS: gl.constexpr, BOTH: gl.constexpr):
-    """Have weights multiplied by the first `TOKENS` of a stage; `tokens` has `NUM` times as many of half its columns,
-    and then the other half. The second half counts if `BOTH`."""
+def _start(
+    low, high, boxes, stage, acc, NUM: gl.constexpr, FIRST: gl.constexpr, TOKENS: gl.constexpr, BOTH: gl.constexpr
+):
+    """Have weights multiplied by `TOKENS` tokens of a stage: box `FIRST` of `NUM` of half the columns in `boxes`; if
+    `BOTH`, also that of the other half."""
     OPERAND: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=_mma(TOKENS), k_width=2)
     low = gl.convert_layout(low, OPERAND, assert_trivial=True)
-    sums = warpgroup_mma(low, tokens.index(2 * NUM * stage).permute((1, 0)), acc, is_async=True)
+    sums = warpgroup_mma(low, boxes.index(2 * NUM * stage + FIRST).permute((1, 0)), acc, is_async=True)
     if BOTH:
         high = gl.convert_layout(high, OPERAND, assert_trivial=True)
-        sums = warpgroup_mma(high, tokens.index(2 * NUM * stage + NUM).permute((1, 0)), sums, is_async=True)
+        sums = warpgroup_mma(high, boxes.index(2 * NUM * stage + NUM + FIRST).permute((1, 0)), sums, is_async=True)
     return sums
 
 
@@ -170,15 +172,19 @@ def _multiply(
     consumer signals `lead` when it has started `LEAD` steps."""
     NUM: gl.constexpr = 128 // TOKENS
     HAS_HIGH: gl.constexpr = (K - 1) % 128 >= 64
+    # Those of 96 rows are among the others; only tiles of 160 have memory for extra ones.
+    MORE_NUM: gl.constexpr = 4 if TOKENS == 64 else 1
+    MORE_FIRST: gl.constexpr = 2 if TOKENS == 64 else 0
     tokens = rows_X._reinterpret(TYPE, [STAGES * 2 * NUM, TOKENS, 64], rows_X.layout)
+    others = rows_X._reinterpret(TYPE, [STAGES * 8, 32, 64], rows_X.layout) if TOKENS == 64 else extra_X
     acc = gl.zeros([64, TOKENS], gl.float32, _mma(TOKENS))
     more = gl.zeros([64, 32], gl.float32, _mma(32))
     mbarrier.wait(full.index(stage), phase)
     low, high = _weights(FIRST, SECOND, words, scales, stage, SCALES, FORMAT, SCALED, TYPE)
     for b in range(STEPS - 1):
-        sums = _start(low, high, tokens, stage, acc, NUM, TOKENS, True)
+        sums = _start(low, high, tokens, stage, acc, NUM, 0, TOKENS, True)
         if EXTRA:
-            more_sums = _start(low, high, extra_X, stage, more, 1, 32, True)
+            more_sums = _start(low, high, others, stage, more, MORE_NUM, MORE_FIRST, 32, True)
         if LEAD > 0 and PART == 0:  # noqa: SIM102 - this is decided by the compiler, the next by the GPU
             if b == LEAD - 1:
                 mbarrier.arrive(lead)
@@ -195,9 +201,9 @@ def _multiply(
             acc, low, high, next_low, next_high = warpgroup_mma_wait(0, deps=(sums, low, high, next_low, next_high))
         mbarrier.arrive(empty.index(stage))
         stage, phase, low, high = ahead, ahead_phase, next_low, next_high
-    sums = _start(low, high, tokens, stage, acc, NUM, TOKENS, HAS_HIGH)
+    sums = _start(low, high, tokens, stage, acc, NUM, 0, TOKENS, HAS_HIGH)
     if EXTRA:
-        more_sums = _start(low, high, extra_X, stage, more, 1, 32, HAS_HIGH)
+        more_sums = _start(low, high, others, stage, more, MORE_NUM, MORE_FIRST, 32, HAS_HIGH)
         acc, more = warpgroup_mma_wait(0, deps=(sums, more_sums))
     else:
         acc = warpgroup_mma_wait(0, deps=(sums,))
@@ -279,7 +285,8 @@ def _tile(
     if EXTRA:
         own = staging._reinterpret(TYPE, [8, 32, 32], staging.layout).index(4 * PART)
         _finish(
-            more, factor, shift, out_desc, own, row + 128, rows - 128, at, 32, GATED, KIND, ALPHA, BETA, CLAMP, AFTER
+            more, factor, shift, out_desc, own, row + TOKENS, rows - TOKENS, at, 32, GATED,
+            KIND, ALPHA, BETA, CLAMP, AFTER,
         )  # fmt: skip
     return stage, phase
 
@@ -294,6 +301,7 @@ def _consume(
     SCALES: gl.constexpr, FORMAT: gl.constexpr, SCALED: gl.constexpr, TYPE: gl.constexpr,
     KIND: gl.constexpr, ALPHA: gl.constexpr, BETA: gl.constexpr, CLAMP: gl.constexpr, AFTER: gl.constexpr,
 ):  # fmt: skip
+    SHORT_MAIN: gl.constexpr = 64 if SHORT == 96 else SHORT
     num_tiles = gl.load(num_tiles_)
     stage, phase, turn = 0, 0, 0
     first, step = gl.program_id(0), gl.num_programs(0)
@@ -305,9 +313,9 @@ def _consume(
         if rows <= SHORT:
             if SHORT > 0:
                 stage, phase = _tile(
-                    PART, SHORT, False, row_scale, bias, out_desc, rows_X, extra_X, words, scales, staging, full,
-                    empty, lead, stage, phase, expert, row, rows, column, K, COLUMNS, GATED, ROWS, STEPS, STAGES, LEAD,
-                    SCALES, FORMAT, SCALED, TYPE, KIND, ALPHA, BETA, CLAMP, AFTER,
+                    PART, SHORT_MAIN, SHORT == 96, row_scale, bias, out_desc, rows_X, extra_X, words, scales, staging,
+                    full, empty, lead, stage, phase, expert, row, rows, column, K, COLUMNS, GATED, ROWS, STEPS, STAGES,
+                    LEAD, SCALES, FORMAT, SCALED, TYPE, KIND, ALPHA, BETA, CLAMP, AFTER,
                 )  # fmt: skip
         elif rows <= 128:
             stage, phase = _tile(
