@@ -2,8 +2,9 @@
 
 A producer fills a ring of stages in shared memory, with tokens and with weights as they are stored. Two consumers, each
 one warpgroup with half the weight rows of a tile, unpack their rows into registers, where the tensor cores read them,
-and unpack a stage while the tensor cores multiply by the one before. `full` says that a stage has been loaded, `empty`
-that both consumers are done with it. The ring runs on across tiles.
+and unpack a stage while the tensor cores multiply by the one before. `full` says that a stage's tokens have been
+loaded, `empty` that both consumers are done with them; `words_full` and `words_empty` say so of its weights, which are
+done with earlier. The ring runs on across tiles.
 
 Weight rows come in quarters of a tile, 32 each. Those of a consumer's two are stacked eight by eight, so that a thread
 of the tensor cores has products of both: gate's and up's, where weights are gated.
@@ -28,20 +29,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from moe_plugins.triton_moe.activation import activate
 from moe_plugins.triton_moe.grouped_gluon_kernels import _advance, _place
-from moe_plugins.triton_moe.w4_words import dequantize, scale_words
-
-
-@gluon.constexpr_function
-def _quarter_layout(words):
-    """Of words ``[32, words of a block]`` as a thread needs them whose columns of an operand they hold."""
-    wide = [[0, 16]] if words == 32 else []
-    return gl.DistributedLinearLayout(
-        reg_bases=[[0, 1], [0, 8], *wide],
-        lane_bases=[[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]],
-        warp_bases=[[8, 0], [16, 0]],
-        block_bases=[],
-        shape=[32, words],
-    )
+from moe_plugins.triton_moe.w4_gluon_operand import unpack_rows
+from moe_plugins.triton_moe.w4_words import scale_words
 
 
 @gluon.constexpr_function
@@ -51,16 +40,16 @@ def _mma(tokens):
 
 
 @gluon.jit
-def _load_rows(x, x_extra, rows_X, extra_X, row, rows, k, OTHERS: gl.constexpr, bar, stage):
-    """128 columns of a tile's rows; `bar` is to wait for `OTHERS` bytes besides."""
+def _load_rows(x, x_extra, rows_X, extra_X, row, rows, k, bar, stage):
+    """128 columns of a tile's rows."""
     MAIN: gl.constexpr = x.block_type.nbytes
     EXTRA: gl.constexpr = 0 if x_extra is None else x_extra.block_type.nbytes
     if rows > 128:
-        mbarrier.expect(bar, OTHERS + 4 * MAIN + 2 * EXTRA)
+        mbarrier.expect(bar, 4 * MAIN + 2 * EXTRA)
     elif rows > 64:
-        mbarrier.expect(bar, OTHERS + 4 * MAIN)
+        mbarrier.expect(bar, 4 * MAIN)
     else:
-        mbarrier.expect(bar, OTHERS + 2 * MAIN)
+        mbarrier.expect(bar, 2 * MAIN)
     for half in gl.static_range(2):
         at = k + 64 * half
         tma.async_copy_global_to_shared(x, [row, at], bar, rows_X.index(4 * stage + 2 * half))
@@ -74,7 +63,7 @@ def _load_rows(x, x_extra, rows_X, extra_X, row, rows, k, OTHERS: gl.constexpr, 
 @gluon.jit
 def _produce(
     x, x_extra, words_desc, scales, tile_expert, tile_row, tile_rows, num_tiles_, rows_X, extra_X, words, scales_A,
-    full, empty,
+    full, empty, words_full, words_empty,
     ROWS: gl.constexpr, UP: gl.constexpr, BC: gl.constexpr, SCALES: gl.constexpr, STEPS: gl.constexpr,
     NUM_COLUMNS: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr,
 ):  # fmt: skip
@@ -90,9 +79,9 @@ def _produce(
         n = column * BC + lane
         scales_at = scales + expert.to(gl.int64) * (STEPS * SCALES * ROWS) + n
         for b in range(STEPS):
-            mbarrier.wait(empty.index(stage), phase)
-            bar = full.index(stage)
-            _load_rows(x, x_extra, rows_X, extra_X, row, rows, b * 128, 2 * words_desc.block_type.nbytes, bar, stage)
+            mbarrier.wait(words_empty.index(stage), phase)
+            bar = words_full.index(stage)
+            mbarrier.expect(bar, 2 * words_desc.block_type.nbytes)
             for half in gl.static_range(2):
                 w_row = expert * ROWS + column * BC + half * UP
                 tma.async_copy_global_to_shared(words_desc, [w_row, b * WORDS], bar, words.index(2 * stage + half))
@@ -103,47 +92,10 @@ def _produce(
                     )  # fmt: skip
             if SCALES > 0:
                 async_copy.mbarrier_arrive(bar, increment_count=False)
+            mbarrier.wait(empty.index(stage), phase)
+            _load_rows(x, x_extra, rows_X, extra_X, row, rows, b * 128, full.index(stage), stage)
             stage, phase = _advance(stage, phase, STAGES)
         expert, row, rows, column = following
-
-
-@gluon.jit
-def _quarter(
-    QUARTER: gl.constexpr, words, scales, stage,
-    SCALES: gl.constexpr, FORMAT: gl.constexpr, SCALED: gl.constexpr, TYPE: gl.constexpr,
-):  # fmt: skip
-    """32 weight rows of a stage, columns 0 … 63 and 64 … 127 of its block."""
-    LAYOUT: gl.constexpr = _quarter_layout(words.shape[2])
-    at = (2 * stage + QUARTER // 2) * (2 * SCALES) + QUARTER % 2
-    SCALES_LAYOUT: gl.constexpr = gl.SliceLayout(1, LAYOUT)
-    s_0 = gl.full([32], 0, gl.int32, SCALES_LAYOUT) if SCALES == 0 else scales.index(at).load(SCALES_LAYOUT)
-    s_1, s_2, s_3 = s_0, s_0, s_0
-    if SCALES > 1:
-        s_1 = scales.index(at + 2).load(SCALES_LAYOUT)
-    if SCALES > 2:
-        s_2 = scales.index(at + 4).load(SCALES_LAYOUT)
-        s_3 = scales.index(at + 6).load(SCALES_LAYOUT)
-    tile = dequantize(
-        words.index(4 * stage + QUARTER).load(LAYOUT), (s_0, s_1, s_2, s_3), 32, FORMAT, SCALED, TYPE, False
-    )  # fmt: skip
-    return gl.split(tile.reshape((32, 2, 64)).permute((0, 2, 1)))
-
-
-@gluon.jit
-def _stack(first, second):
-    """Two times ``[32, 64]`` as the tensor cores' rows."""
-    return gl.join(first, second).reshape((4, 8, 64, 2)).permute((0, 3, 1, 2)).reshape((64, 64))
-
-
-@gluon.jit
-def _weights(
-    FIRST: gl.constexpr, SECOND: gl.constexpr, words, scales, stage,
-    SCALES: gl.constexpr, FORMAT: gl.constexpr, SCALED: gl.constexpr, TYPE: gl.constexpr,
-):  # fmt: skip
-    """A consumer's 64 weight rows of a stage, columns 0 … 63 and 64 … 127 of its block."""
-    low_0, high_0 = _quarter(FIRST, words, scales, stage, SCALES, FORMAT, SCALED, TYPE)
-    low_1, high_1 = _quarter(SECOND, words, scales, stage, SCALES, FORMAT, SCALED, TYPE)
-    return _stack(low_0, low_1), _stack(high_0, high_1)
 
 
 @gluon.jit
@@ -164,7 +116,7 @@ def _start(
 @gluon.jit
 def _multiply(
     PART: gl.constexpr, FIRST: gl.constexpr, SECOND: gl.constexpr, TOKENS: gl.constexpr, EXTRA: gl.constexpr,
-    rows_X, extra_X, words, scales, full, empty, lead, stage, phase,
+    rows_X, extra_X, words, scales, full, empty, words_full, words_empty, lead, stage, phase,
     K: gl.constexpr, STEPS: gl.constexpr, STAGES: gl.constexpr, LEAD: gl.constexpr,
     SCALES: gl.constexpr, FORMAT: gl.constexpr, SCALED: gl.constexpr, TYPE: gl.constexpr,
 ):  # fmt: skip
@@ -179,9 +131,11 @@ def _multiply(
     others = rows_X._reinterpret(TYPE, [STAGES * 8, 32, 64], rows_X.layout) if TOKENS == 64 else extra_X
     acc = gl.zeros([64, TOKENS], gl.float32, _mma(TOKENS))
     more = gl.zeros([64, 32], gl.float32, _mma(32))
-    mbarrier.wait(full.index(stage), phase)
-    low, high = _weights(FIRST, SECOND, words, scales, stage, SCALES, FORMAT, SCALED, TYPE)
+    mbarrier.wait(words_full.index(stage), phase)
+    low, high = unpack_rows(FIRST, SECOND, words, scales, stage, SCALES, FORMAT, SCALED, TYPE)
+    mbarrier.arrive(words_empty.index(stage))
     for b in range(STEPS - 1):
+        mbarrier.wait(full.index(stage), phase)
         sums = _start(low, high, tokens, stage, acc, NUM, 0, TOKENS, True)
         if EXTRA:
             more_sums = _start(low, high, others, stage, more, MORE_NUM, MORE_FIRST, 32, True)
@@ -189,10 +143,11 @@ def _multiply(
             if b == LEAD - 1:
                 mbarrier.arrive(lead)
         ahead, ahead_phase = _advance(stage, phase, STAGES)
-        mbarrier.wait(full.index(ahead), ahead_phase)
-        next_low, next_high = _weights(FIRST, SECOND, words, scales, ahead, SCALES, FORMAT, SCALED, TYPE)
+        mbarrier.wait(words_full.index(ahead), ahead_phase)
+        next_low, next_high = unpack_rows(FIRST, SECOND, words, scales, ahead, SCALES, FORMAT, SCALED, TYPE)
         # True by now: the assembler would move the unpacking behind the wait for the tensor cores, but for this branch.
-        mbarrier.wait(full.index(ahead), ahead_phase)
+        mbarrier.wait(words_full.index(ahead), ahead_phase)
+        mbarrier.arrive(words_empty.index(ahead))
         if EXTRA:
             acc, more, low, high, next_low, next_high = warpgroup_mma_wait(
                 0, deps=(sums, more_sums, low, high, next_low, next_high)
@@ -201,6 +156,7 @@ def _multiply(
             acc, low, high, next_low, next_high = warpgroup_mma_wait(0, deps=(sums, low, high, next_low, next_high))
         mbarrier.arrive(empty.index(stage))
         stage, phase, low, high = ahead, ahead_phase, next_low, next_high
+    mbarrier.wait(full.index(stage), phase)
     sums = _start(low, high, tokens, stage, acc, NUM, 0, TOKENS, HAS_HIGH)
     if EXTRA:
         more_sums = _start(low, high, others, stage, more, MORE_NUM, MORE_FIRST, 32, HAS_HIGH)
@@ -261,8 +217,8 @@ def _finish(
 @gluon.jit
 def _tile(
     PART: gl.constexpr, TOKENS: gl.constexpr, EXTRA: gl.constexpr,
-    row_scale, bias, out_desc, rows_X, extra_X, words, scales, staging, full, empty, lead, stage, phase,
-    expert, row, rows, column,
+    row_scale, bias, out_desc, rows_X, extra_X, words, scales, staging, full, empty, words_full, words_empty,
+    lead, stage, phase, expert, row, rows, column,
     K: gl.constexpr, COLUMNS: gl.constexpr, GATED: gl.constexpr, ROWS: gl.constexpr, STEPS: gl.constexpr,
     STAGES: gl.constexpr, LEAD: gl.constexpr, SCALES: gl.constexpr, FORMAT: gl.constexpr, SCALED: gl.constexpr,
     TYPE: gl.constexpr,
@@ -276,8 +232,8 @@ def _tile(
     factor = gl.load(row_scale + expert * ROWS + n, mask=is_row, other=0.0)
     shift = None if bias is None else gl.load(bias + expert * ROWS + n, mask=is_row, other=0.0)
     acc, more, stage, phase = _multiply(
-        PART, FIRST, SECOND, TOKENS, EXTRA, rows_X, extra_X, words, scales, full, empty, lead, stage, phase,
-        K, STEPS, STAGES, LEAD, SCALES, FORMAT, SCALED, TYPE,
+        PART, FIRST, SECOND, TOKENS, EXTRA, rows_X, extra_X, words, scales, full, empty, words_full, words_empty, lead,
+        stage, phase, K, STEPS, STAGES, LEAD, SCALES, FORMAT, SCALED, TYPE,
     )  # fmt: skip
     at = column * 64 + 32 * PART if GATED else column * 128 + 64 * PART
     own = staging._reinterpret(TYPE, [2 * 128 // TOKENS, TOKENS, 32], staging.layout).index(PART * (128 // TOKENS))
@@ -294,11 +250,10 @@ def _tile(
 @gluon.jit
 def _consume(
     PART: gl.constexpr, row_scale, bias, out_desc, tile_expert, tile_row, tile_rows, num_tiles_,
-    rows_X, extra_X, words, scales, staging, full, empty, lead,
+    rows_X, extra_X, words, scales, staging, full, empty, words_full, words_empty, lead,
     K: gl.constexpr, COLUMNS: gl.constexpr, GATED: gl.constexpr, ROWS: gl.constexpr, STEPS: gl.constexpr,
     NUM_COLUMNS: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr, SHORT: gl.constexpr, LEAD: gl.constexpr,
-    EXTRA: gl.constexpr,
-    SCALES: gl.constexpr, FORMAT: gl.constexpr, SCALED: gl.constexpr, TYPE: gl.constexpr,
+    EXTRA: gl.constexpr, SCALES: gl.constexpr, FORMAT: gl.constexpr, SCALED: gl.constexpr, TYPE: gl.constexpr,
     KIND: gl.constexpr, ALPHA: gl.constexpr, BETA: gl.constexpr, CLAMP: gl.constexpr, AFTER: gl.constexpr,
 ):  # fmt: skip
     SHORT_MAIN: gl.constexpr = 64 if SHORT == 96 else SHORT
@@ -314,20 +269,20 @@ def _consume(
             if SHORT > 0:
                 stage, phase = _tile(
                     PART, SHORT_MAIN, SHORT == 96, row_scale, bias, out_desc, rows_X, extra_X, words, scales, staging,
-                    full, empty, lead, stage, phase, expert, row, rows, column, K, COLUMNS, GATED, ROWS, STEPS, STAGES,
-                    LEAD, SCALES, FORMAT, SCALED, TYPE, KIND, ALPHA, BETA, CLAMP, AFTER,
+                    full, empty, words_full, words_empty, lead, stage, phase, expert, row, rows, column, K, COLUMNS,
+                    GATED, ROWS, STEPS, STAGES, LEAD, SCALES, FORMAT, SCALED, TYPE, KIND, ALPHA, BETA, CLAMP, AFTER,
                 )  # fmt: skip
         elif rows <= 128:
             stage, phase = _tile(
-                PART, 128, False, row_scale, bias, out_desc, rows_X, extra_X, words, scales, staging, full, empty, lead,
-                stage, phase, expert, row, rows, column, K, COLUMNS, GATED, ROWS, STEPS, STAGES, LEAD, SCALES, FORMAT,
-                SCALED, TYPE, KIND, ALPHA, BETA, CLAMP, AFTER,
+                PART, 128, False, row_scale, bias, out_desc, rows_X, extra_X, words, scales, staging, full, empty,
+                words_full, words_empty, lead, stage, phase, expert, row, rows, column, K, COLUMNS, GATED, ROWS, STEPS,
+                STAGES, LEAD, SCALES, FORMAT, SCALED, TYPE, KIND, ALPHA, BETA, CLAMP, AFTER,
             )  # fmt: skip
         elif EXTRA:
             stage, phase = _tile(
-                PART, 128, True, row_scale, bias, out_desc, rows_X, extra_X, words, scales, staging, full, empty, lead,
-                stage, phase, expert, row, rows, column, K, COLUMNS, GATED, ROWS, STEPS, STAGES, LEAD, SCALES, FORMAT,
-                SCALED, TYPE, KIND, ALPHA, BETA, CLAMP, AFTER,
+                PART, 128, True, row_scale, bias, out_desc, rows_X, extra_X, words, scales, staging, full, empty,
+                words_full, words_empty, lead, stage, phase, expert, row, rows, column, K, COLUMNS, GATED, ROWS, STEPS,
+                STAGES, LEAD, SCALES, FORMAT, SCALED, TYPE, KIND, ALPHA, BETA, CLAMP, AFTER,
             )  # fmt: skip
         turn ^= 1
         expert, row, rows, column = following
@@ -375,29 +330,33 @@ def grouped_words_gemm(
     staging = gl.allocate_shared_memory(T, [8, 32, 32], out_desc.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    words_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    words_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     lead = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         # The first of the producer's 32 threads says what to expect; each arrives when its own copies have landed.
-        mbarrier.init(full.index(i), count=33 if SCALES > 0 else 1)
+        mbarrier.init(words_full.index(i), count=33 if SCALES > 0 else 1)
+        mbarrier.init(words_empty.index(i), count=2)
+        mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=2)
     mbarrier.init(lead, count=1)
     gl.warp_specialize(
         [
             (_consume, (
-                0, row_scale, bias, out_desc, tile_expert, tile_row, tile_rows, num_tiles,
-                rows_X, extra_X, quarters, quarter_scales, staging, full, empty, lead, K, COLUMNS, GATED, ROWS, STEPS,
-                NUM_COLUMNS, STAGES, GROUP, SHORT, AHEAD, EXTRA, SCALES, FORMAT, SCALED, T,
-                KIND, ALPHA, BETA, CLAMP, AFTER,
+                0, row_scale, bias, out_desc, tile_expert, tile_row, tile_rows, num_tiles, rows_X, extra_X, quarters,
+                quarter_scales, staging, full, empty, words_full, words_empty, lead, K, COLUMNS, GATED, ROWS, STEPS,
+                NUM_COLUMNS, STAGES, GROUP, SHORT, AHEAD, EXTRA, SCALES, FORMAT, SCALED, T, KIND, ALPHA, BETA, CLAMP,
+                AFTER,
             )),
             (_consume, (
-                1, row_scale, bias, out_desc, tile_expert, tile_row, tile_rows, num_tiles,
-                rows_X, extra_X, quarters, quarter_scales, staging, full, empty, lead, K, COLUMNS, GATED, ROWS, STEPS,
-                NUM_COLUMNS, STAGES, GROUP, SHORT, AHEAD, EXTRA, SCALES, FORMAT, SCALED, T,
-                KIND, ALPHA, BETA, CLAMP, AFTER,
+                1, row_scale, bias, out_desc, tile_expert, tile_row, tile_rows, num_tiles, rows_X, extra_X, quarters,
+                quarter_scales, staging, full, empty, words_full, words_empty, lead, K, COLUMNS, GATED, ROWS, STEPS,
+                NUM_COLUMNS, STAGES, GROUP, SHORT, AHEAD, EXTRA, SCALES, FORMAT, SCALED, T, KIND, ALPHA, BETA, CLAMP,
+                AFTER,
             )),
             (_produce, (
                 x, x_extra, words_desc, scales, tile_expert, tile_row, tile_rows, num_tiles, rows_X, extra_X, boxes,
-                scales_A, full, empty, ROWS, UP, BC, SCALES, STEPS, NUM_COLUMNS, STAGES, GROUP,
+                scales_A, full, empty, words_full, words_empty, ROWS, UP, BC, SCALES, STEPS, NUM_COLUMNS, STAGES, GROUP,
             )),
         ],
         [4, 1],
