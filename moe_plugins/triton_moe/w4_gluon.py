@@ -106,7 +106,7 @@ def _launch(
     kind, scaled = weights.format
     args = (
         _boxes(x, 64, 64), _boxes(x, 32, 64) if config.rows == 160 else None,
-        _word_boxes(matrix.words.flatten(0, 1), code_words(kind)), matrix.scales, matrix.row_scale, bias,
+        _word_boxes(matrix.words.flatten(0, 2)), matrix.scales, matrix.row_scale, bias,
         _boxes(out, 32, 32),
         found.tile_expert, found.tile_row, found.tile_rows, found.num_tiles,
     )  # fmt: skip
@@ -133,10 +133,11 @@ def _check(weights: W4Weights, config: W4GluonConfig, stages: int) -> None:
         raise ValueError(f"asked for {config}; lead needs at least one stage more; try lead={stages - 1}")
 
 
-def _word_boxes(words: torch.Tensor, width: int) -> Any:
-    """The description of words ``[rows, blocks * width]`` in boxes of 64 rows and one block."""
+def _word_boxes(words: torch.Tensor) -> Any:
+    """The description of words ``[rows of all blocks, words of a block]`` in boxes of 64 rows."""
     from triton.experimental.gluon import language as gl
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+    width = words.shape[1]
     layout = gl.NVMMASharedLayout.get_default_for([64, width], gl.int32)
-    return TensorDescriptor(words, list(words.shape), [words.shape[1], 1], [64, width], layout)
+    return TensorDescriptor(words, list(words.shape), [width, 1], [64, width], layout)

@@ -68,7 +68,6 @@ def _produce(
     NUM_COLUMNS: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr,
 ):  # fmt: skip
     lane = gl.arange(0, 64, layout=gl.BlockedLayout([2], [32], [1], [0]))
-    WORDS: gl.constexpr = words_desc.block_type.shape[1]
     num_tiles = gl.load(num_tiles_)
     stage, phase = 0, 1
     first, step = gl.program_id(0), gl.num_programs(0)
@@ -83,8 +82,8 @@ def _produce(
             bar = words_full.index(stage)
             mbarrier.expect(bar, 2 * words_desc.block_type.nbytes)
             for half in gl.static_range(2):
-                w_row = expert * ROWS + column * BC + half * UP
-                tma.async_copy_global_to_shared(words_desc, [w_row, b * WORDS], bar, words.index(2 * stage + half))
+                w_row = (expert * STEPS + b) * ROWS + column * BC + half * UP
+                tma.async_copy_global_to_shared(words_desc, [w_row, 0], bar, words.index(2 * stage + half))
                 for s in gl.static_range(SCALES):
                     async_copy.async_copy_global_to_shared(
                         scales_A.index((2 * stage + half) * SCALES + s),
@@ -299,9 +298,9 @@ def grouped_words_gemm(
     """``out[r] = activate(rows[r] @ w[expert of r].T + bias)`` for tiles of 128 weight rows and up to 128 rows, or 160.
 
     `x` describes the rows ``[R, K]`` in boxes of 64, `x_extra` in boxes of 32 if there are tiles of 160. `words_desc`
-    describes the words of all experts as one matrix in boxes of 64 rows: one of gate rows and one of up rows when
-    `GATED`, else two neighbours. `out` has boxes of 32 by 32. `FORMAT` and its `SCALED` columns to a scale are those of
-    :class:`~moe_plugins.triton_moe.w4_words.WordFormat`.
+    describes the words of all experts and blocks as one matrix in boxes of 64 rows: one of gate rows and one of up rows
+    when `GATED`, else two neighbours. `out` has boxes of 32 by 32. `FORMAT` and its `SCALED` columns to a scale are
+    those of :class:`~moe_plugins.triton_moe.w4_words.WordFormat`.
     """
     if PDL:
         gl.inline_asm_elementwise("griddepcontrol.wait; // $0", "=r", [], dtype=gl.int32, is_pure=False, pack=1)

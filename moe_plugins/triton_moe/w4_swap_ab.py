@@ -140,15 +140,15 @@ def product(
     BLOCKS: tl.constexpr = (K + 127) // 128
     c, kk = tl.arange(0, WORDS), tl.arange(0, 128)
     e = e.to(tl.int64)
-    at_words = words + (e * (ROWS * BLOCKS * WORDS) + n_N * (BLOCKS * WORDS))[:, None] + c[None, :]
+    at_words = words + (e * (BLOCKS * ROWS * WORDS) + n_N * WORDS)[:, None] + c[None, :]
     at_scales = scales + e * (BLOCKS * SCALES * ROWS) + n_N
     at_x = x + at_T[None, :] + kk[:, None]
     acc = tl.zeros([N, T], tl.float32)
     for b in tl.range(0, BLOCKS, num_stages=STAGES, loop_unroll_factor=UNROLL):
         if ALL:
-            q = tl.load(at_words + b * WORDS, eviction_policy="evict_first")
+            q = tl.load(at_words + b * (ROWS * WORDS), eviction_policy="evict_first")
         else:
-            q = tl.load(at_words + b * WORDS, mask=is_row_N[:, None], other=0, eviction_policy="evict_first")
+            q = tl.load(at_words + b * (ROWS * WORDS), mask=is_row_N[:, None], other=0, eviction_policy="evict_first")
         s = load_scales(at_scales + b * (SCALES * ROWS), ROWS, is_row_N, FORMAT, GROUP, ALL)
         if K % 128 == 0:
             tokens = tl.load(at_x + b * 128, mask=is_token_T[None, :], other=0.0)

@@ -34,7 +34,8 @@ class W4Matrix(NamedTuple):
     """A matrix ``[N, K]`` per expert; B = ceil(K / 128) blocks. ``w = code * group scale * row scale``."""
 
     words: torch.Tensor
-    """int32 ``[L, N, B * 16]`` (of int8: ``B * 32``)."""
+    """int32 ``[L, B, N, 16]`` (of int8: 32): what a tile of rows needs of a block lies together, so that memory is read
+    in runs of kilobytes."""
     scales: torch.Tensor
     """int32 ``[L, B, S, N]``, S scale words of a block; empty for int8."""
     row_scale: torch.Tensor
@@ -126,7 +127,7 @@ def _stacked(halves: list[W4Matrix]) -> W4Matrix:
     if len(halves) == 1:
         return halves[0]
     words, scales, row_scale = zip(*halves, strict=True)
-    return W4Matrix(torch.cat(words, dim=1), torch.cat(scales, dim=-1), torch.cat(row_scale, dim=1))
+    return W4Matrix(torch.cat(words, dim=2), torch.cat(scales, dim=-1), torch.cat(row_scale, dim=1))
 
 
 def _prepare_expert(matrix: QuantizedTensor, words: WordFormat, dtype: torch.dtype) -> W4Matrix:
@@ -135,7 +136,7 @@ def _prepare_expert(matrix: QuantizedTensor, words: WordFormat, dtype: torch.dty
     if words.kind == INT8:
         codes = matrix.data.view(torch.uint8) ^ 0x80
         empty = torch.empty(num_word_blocks(columns), 0, rows, dtype=torch.int32, device=scale.device)
-        return W4Matrix(pack_words(codes, INT8), empty, scale[:, 0])
+        return W4Matrix(_by_block(codes, INT8), empty, scale[:, 0])
     codes = unpack(matrix.data)[:, :columns]
     row_scale = _power_of_two(scale.amax(dim=-1))
     groups = _groups(scale / row_scale[:, None], columns, words, matrix.format)
@@ -153,8 +154,14 @@ def _prepare_expert(matrix: QuantizedTensor, words: WordFormat, dtype: torch.dty
     if matrix.global_scale is not None:
         row_scale = row_scale * matrix.global_scale.float().flatten()
     blocks = num_word_blocks(columns)
-    by_block = scales.reshape(rows, blocks, -1).permute(1, 2, 0)
-    return W4Matrix(pack_words(codes, words.kind), by_block.contiguous(), row_scale)
+    scales = scales.reshape(rows, blocks, -1).permute(1, 2, 0)
+    return W4Matrix(_by_block(codes, words.kind), scales.contiguous(), row_scale)
+
+
+def _by_block(codes: torch.Tensor, kind: str) -> torch.Tensor:
+    """Words ``[B, N, 16 or 32]`` of codes ``[N, K]``."""
+    rows, columns = codes.shape
+    return pack_words(codes, kind).view(rows, num_word_blocks(columns), -1).transpose(0, 1).contiguous()
 
 
 def _power_of_two(x: torch.Tensor) -> torch.Tensor:

@@ -32,7 +32,7 @@ SWIGLU = Activation(ActivationType.SWIGLU)
 @triton.jit
 def _dequantized(words, scales, out, N: tl.constexpr, BLOCKS: tl.constexpr, PLAIN: tl.constexpr):
     n, b = tl.arange(0, N), tl.program_id(0)
-    q = tl.load(words + n[:, None] * (BLOCKS * 16) + b * 16 + tl.arange(0, 16)[None, :])
+    q = tl.load(words + (b * N + n)[:, None] * 16 + tl.arange(0, 16)[None, :])
     s = load_scales(scales + b * N + n, N, n < N, "fp4_e4m3", 32, True)
     tile = dequantize(q, s, N, "fp4_e4m3", 32, out.dtype.element_ty, PLAIN)
     tl.store(out + n[:, None] * (BLOCKS * 128) + b * 128 + tl.arange(0, 128)[None, :], tile)

@@ -38,7 +38,7 @@ def _dequantized(
     FORMAT: tl.constexpr, GROUP: tl.constexpr, PLAIN: tl.constexpr,
 ):  # fmt: skip
     n, b = tl.arange(0, N), tl.program_id(0)
-    q = tl.load(words + n[:, None] * (BLOCKS * WORDS) + b * WORDS + tl.arange(0, WORDS)[None, :])
+    q = tl.load(words + (b * N + n)[:, None] * WORDS + tl.arange(0, WORDS)[None, :])
     s = load_scales(scales + b * SCALES * N + n, N, n < N, FORMAT, GROUP, True)
     tile = dequantize(q, s, N, FORMAT, GROUP, out.dtype.element_ty, PLAIN)
     tl.store(out + n[:, None] * (BLOCKS * 128) + b * 128 + tl.arange(0, 128)[None, :], tile)
