@@ -81,10 +81,14 @@ def _block_scales(s, at_N, k, K: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def _dot(w, row, scales, N: tl.constexpr, BLOCK: tl.constexpr):
-    """``[N]`` sums over the columns of `w` times `row`; `scales` are multiplied to sums of what a thread holds."""
+    """``[N, BLOCK / 16]`` sums of what a thread holds of `w` times `row`, times `scales` where there are any.
+
+    Threads add theirs to each other's once, after the last of these: that takes barriers.
+    """
+    if scales is None:
+        return tl.sum(tl.reshape(w.to(tl.float32) * row, [N, BLOCK // VECTOR, VECTOR]), 2)
     products = tl.reshape(w.to(tl.float32) * row, [N, BLOCK // SCALED, SCALED // VECTOR, VECTOR])
-    scaled = tl.sum(products, 3) * scales[:, :, None]
-    return tl.sum(tl.reshape(scaled, [N, BLOCK // VECTOR]), 1)
+    return tl.reshape(tl.sum(products, 3) * scales[:, :, None], [N, BLOCK // VECTOR])
 
 
 @triton.jit(do_not_specialize=["slot_start"])
@@ -109,21 +113,20 @@ def _up(
         ROWS: tl.constexpr = (I + SCALED - 1) // SCALED if BLOCKS else 1
         row_of_scales = (e * HALVES * ROWS + (n0 // SCALED if BLOCKS else 0)) * COLUMNS
         one = tl.zeros([1], tl.int32) + row_of_scales  # for all N neurons
-        gate, up = tl.zeros([N], tl.float32), tl.zeros([N], tl.float32)
+        gate_parts = tl.zeros([N, BLOCK // VECTOR], tl.float32)
+        up_parts = tl.zeros([N, BLOCK // VECTOR], tl.float32)
         for k in tl.static_range(0, H, BLOCK):
             gate_w = weight_rows(fc1, at, is_row, k, H, BLOCK)
             if HALVES == 2:
                 up_w = weight_rows(fc1, at + I * H, is_row, k, H, BLOCK)
             kk = k + tl.arange(0, BLOCK)
             row = tl.load(x + (pair // K) * H + kk, mask=kk < H, other=0.0).to(tl.float32)[None, :]
-            if BLOCKS:
-                gate += _dot(gate_w, row, _block_scales(s1, one, k, H, BLOCK), N, BLOCK)
-                if HALVES == 2:
-                    up += _dot(up_w, row, _block_scales(s1, one + ROWS * COLUMNS, k, H, BLOCK), N, BLOCK)
-            else:
-                gate += tl.sum(gate_w.to(tl.float32) * row, 1)
-                if HALVES == 2:
-                    up += tl.sum(up_w.to(tl.float32) * row, 1)
+            gate_scales = _block_scales(s1, one, k, H, BLOCK) if BLOCKS else None
+            gate_parts += _dot(gate_w, row, gate_scales, N, BLOCK)
+            if HALVES == 2:
+                up_scales = _block_scales(s1, one + ROWS * COLUMNS, k, H, BLOCK) if BLOCKS else None
+                up_parts += _dot(up_w, row, up_scales, N, BLOCK)
+        gate, up = tl.sum(gate_parts, 1), tl.sum(up_parts, 1)
         if not BLOCKS:
             gate *= tl.load(s1 + row_of_scales)
             if HALVES == 2:
@@ -169,7 +172,7 @@ def _down(
     if PDL:
         gdc_wait()
         gdc_launch_dependents()
-    total = tl.zeros([ROWS], tl.float32)
+    parts = tl.zeros([ROWS, BLOCK // VECTOR], tl.float32)
     for i in tl.static_range(0, I, BLOCK):
         if i > 0:
             w = weight_rows(w2, at, is_row, i, I, BLOCK)
@@ -180,10 +183,8 @@ def _down(
             h + (token * K + s)[:, None] * I + ii[None, :],
             mask=here[:, None] & (ii < I)[None, :], other=0.0, cache_modifier=".cg",
         ).to(tl.float32)  # fmt: skip
-        if BLOCKS:
-            total += _dot(w, row, w_scales, ROWS, BLOCK)
-        else:
-            total += tl.sum(w.to(tl.float32) * row, 1)
+        parts += _dot(w, row, w_scales if BLOCKS else None, ROWS, BLOCK)
+    total = tl.sum(parts, 1)
     if not BLOCKS:
         total *= w_scale
     if r2 is not None:
