@@ -24,6 +24,7 @@ _FP8_SWAPPED: Final[tuple[tuple[Config, Config], ...]] = (
     ({"columns": 128, "warps": 8}, {}),
     ({"columns": 128, "warps": 8}, {"columns": 128, "warps": 8}),
     ({"columns": 128, "warps": 8, "stages": 4}, {"stages": 4}),
+    ({"columns": 128, "warps": 8, "stages": 6}, {"columns": 128, "warps": 8, "stages": 6}),
     ({}, {"block": 64, "stages": 4}),
     ({}, {"block": 64, "columns": 128, "stages": 5}),
 )
@@ -42,11 +43,14 @@ _WORDS_UNSORTED: Final[tuple[Config, ...]] = (
     {"down_columns": 8},
     {"down_columns": 32},
     {"up_stages": 4, "down_stages": 4},
+    {"up_rows": 128, "up_stages": 4, "unroll": 2},
 )
 _WORDS_SHORT: Final[tuple[Config, ...]] = (
     {},
     {"weight_rows": 128},
+    {"weight_rows": 128, "stages": 3, "unroll": 2},
     {"stages": 6},
+    {"stages": 6, "unroll": 2},
     {"weight_rows": 128, "warps": 8},
 )
 _WORDS_TALL: Final[tuple[Config, ...]] = (
