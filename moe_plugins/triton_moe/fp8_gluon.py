@@ -29,8 +29,6 @@ class Fp8GluonConfig(NamedTuple):
     """5 fill the shared memory, with `up` 6: what it stores is smaller."""
     group: int = 8
     """Row tiles that sweep the columns together."""
-    lead: int = 0
-    """Stages by which one half of a tile's rows is ahead of the other: one stores while the other multiplies."""
 
 
 def up(
@@ -102,12 +100,9 @@ def _launch(
     pdl: bool,
     meta: dict[str, object],
 ) -> None:
-    if config.lead > config.stages - 2:
-        # The leader would wait for stages that the other consumer does not free before it is told to start.
-        raise ValueError(f"asked for {config}; lead needs at least two stages more; try lead={config.stages - 2}")
     from moe_plugins.triton_moe.fp8_gluon_kernels import grouped_fp8_gemm
 
-    cut = {"BLOCK": BLOCK, "STAGES": config.stages, "GROUP": config.group, "LEAD": config.lead}
+    cut = {"BLOCK": BLOCK, "STAGES": config.stages, "GROUP": config.group}
     args = (
         _boxes(x.data, 64, BLOCK), x.scales, _boxes(w.flatten(0, 1), BLOCK, BLOCK), w_scales, bias,
         _boxes(out, 64, BLOCK), out_scales,

@@ -62,13 +62,13 @@ def _produce(
 
 @gluon.jit
 def _multiply(
-    PART: gl.constexpr, rows_A, weights, scales, full, empty, lead, stage, phase,
-    STEPS: gl.constexpr, STAGES: gl.constexpr, LEAD: gl.constexpr, BLOCK: gl.constexpr, LAYOUT: gl.constexpr,
+    PART: gl.constexpr, rows_A, weights, scales, full, empty, stage, phase,
+    STEPS: gl.constexpr, STAGES: gl.constexpr, BLOCK: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
-    """``[64, BLOCK]`` in float32, and where the ring stands then; the first consumer signals `lead` at step `LEAD`."""
+    """``[64, BLOCK]`` in float32, and where the ring stands then."""
     ROWS: gl.constexpr = gl.SliceLayout(1, LAYOUT)
     acc = gl.zeros([64, BLOCK], gl.float32, LAYOUT)
-    for k in range(STEPS):
+    for _ in range(STEPS):
         mbarrier.wait(full.index(stage), phase)
         token = warpgroup_mma(
             rows_A.index(2 * stage + PART), weights.index(stage).permute((1, 0)),
@@ -77,9 +77,6 @@ def _multiply(
         scale = scales.index(3 * stage + PART).load(ROWS) * scales.index(3 * stage + 2).load(ROWS)
         part = warpgroup_mma_wait(0, deps=(token,))
         mbarrier.arrive(empty.index(stage))
-        if LEAD > 0 and PART == 0:  # noqa: SIM102 - this is decided by the compiler, the next by the GPU
-            if k == LEAD:
-                mbarrier.arrive(lead)
         acc += part * scale[:, None]
         stage, phase = _advance(stage, phase, STAGES)
     return acc, stage, phase
@@ -102,28 +99,26 @@ def _store_codes(
 @gluon.jit
 def _consume(
     PART: gl.constexpr, bias, out_desc, out_scales, tile_expert, tile_row, tile_rows, num_tiles_,
-    rows_A, weights, scales, staging, full, empty, lead,
+    rows_A, weights, scales, staging, full, empty,
     COLUMNS: gl.constexpr, PASSES: gl.constexpr, STEPS: gl.constexpr, BLOCK: gl.constexpr, NUM_COLUMNS: gl.constexpr,
-    STAGES: gl.constexpr, GROUP: gl.constexpr, LEAD: gl.constexpr,
+    STAGES: gl.constexpr, GROUP: gl.constexpr,
     KIND: gl.constexpr, ALPHA: gl.constexpr, BETA: gl.constexpr, CLAMP: gl.constexpr, AFTER: gl.constexpr,
 ):  # fmt: skip
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK, 32])
     num_tiles = gl.load(num_tiles_)
-    stage, phase, turn = 0, 0, 0
+    stage, phase = 0, 0
     first, step = gl.program_id(0), gl.num_programs(0)
     expert, row, rows, column = _place(first, num_tiles, tile_expert, tile_row, tile_rows, NUM_COLUMNS, GROUP)
     for t in range(first, num_tiles * NUM_COLUMNS, step):
         following = _place(t + step, num_tiles, tile_expert, tile_row, tile_rows, NUM_COLUMNS, GROUP)
         if rows > 64 * PART:
-            if LEAD > 0 and PART == 1:
-                mbarrier.wait(lead, turn)
             acc, stage, phase = _multiply(
-                PART, rows_A, weights, scales, full, empty, lead, stage, phase, STEPS, STAGES, LEAD, BLOCK, LAYOUT
+                PART, rows_A, weights, scales, full, empty, stage, phase, STEPS, STAGES, BLOCK, LAYOUT
             )
             up = acc
             if PASSES == 2:
                 up, stage, phase = _multiply(
-                    PART, rows_A, weights, scales, full, empty, lead, stage, phase, STEPS, STAGES, 0, BLOCK, LAYOUT
+                    PART, rows_A, weights, scales, full, empty, stage, phase, STEPS, STAGES, BLOCK, LAYOUT
                 )
             if bias is not None:
                 bias_at = expert * PASSES * COLUMNS
@@ -143,7 +138,6 @@ def _consume(
                 mbarrier.wait(full.index(stage), phase)
                 mbarrier.arrive(empty.index(stage))
                 stage, phase = _advance(stage, phase, STAGES)
-        turn ^= 1
         expert, row, rows, column = following
     tma.store_wait(0)
 
@@ -152,7 +146,7 @@ def _consume(
 def grouped_fp8_gemm(
     x, x_scales, w_desc, w_scales, bias, out_desc, out_scales, tile_expert, tile_row, tile_rows, num_tiles,
     K: gl.constexpr, COLUMNS: gl.constexpr, PASSES: gl.constexpr, BLOCK: gl.constexpr, STAGES: gl.constexpr,
-    GROUP: gl.constexpr, LEAD: gl.constexpr, PDL: gl.constexpr,
+    GROUP: gl.constexpr, PDL: gl.constexpr,
     KIND: gl.constexpr, ALPHA: gl.constexpr, BETA: gl.constexpr, CLAMP: gl.constexpr, AFTER: gl.constexpr,
 ):  # fmt: skip
     """``out[r] = activate(rows[r] @ w[expert of r].T + bias)`` for tiles of up to 128 rows and `BLOCK` columns.
@@ -169,9 +163,6 @@ def grouped_fp8_gemm(
         )  # fmt: skip
     NUM_COLUMNS: gl.constexpr = (COLUMNS + BLOCK - 1) // BLOCK
     STEPS: gl.constexpr = (K + BLOCK - 1) // BLOCK
-    # Otherwise the first consumer could signal for the next tile before the second one has looked: a phase is one bit.
-    # Nor is there a signal where half a tile has fewer steps.
-    AHEAD: gl.constexpr = LEAD if PASSES * STEPS + LEAD >= STAGES and STEPS > LEAD else 0
     T: gl.constexpr = w_desc.dtype
     rows_A = gl.allocate_shared_memory(T, [2 * STAGES, 64, BLOCK], x.layout)
     weights = gl.allocate_shared_memory(T, [STAGES, BLOCK, BLOCK], w_desc.layout)
@@ -180,23 +171,21 @@ def grouped_fp8_gemm(
     staging = gl.allocate_shared_memory(out_desc.dtype, [2, 64, BLOCK], out_desc.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    lead = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         # The first of the producer's 32 threads says what to expect; each arrives when its own copies have landed.
         mbarrier.init(full.index(i), count=33)
         mbarrier.init(empty.index(i), count=2)
-    mbarrier.init(lead, count=1)
     gl.warp_specialize(
         [
             (_consume, (
                 0, bias, out_desc, out_scales, tile_expert, tile_row, tile_rows, num_tiles,
-                rows_A, weights, scales, staging, full, empty, lead, COLUMNS, PASSES, STEPS, BLOCK, NUM_COLUMNS,
-                STAGES, GROUP, AHEAD, KIND, ALPHA, BETA, CLAMP, AFTER,
+                rows_A, weights, scales, staging, full, empty, COLUMNS, PASSES, STEPS, BLOCK, NUM_COLUMNS,
+                STAGES, GROUP, KIND, ALPHA, BETA, CLAMP, AFTER,
             )),
             (_consume, (
                 1, bias, out_desc, out_scales, tile_expert, tile_row, tile_rows, num_tiles,
-                rows_A, weights, scales, staging, full, empty, lead, COLUMNS, PASSES, STEPS, BLOCK, NUM_COLUMNS,
-                STAGES, GROUP, AHEAD, KIND, ALPHA, BETA, CLAMP, AFTER,
+                rows_A, weights, scales, staging, full, empty, COLUMNS, PASSES, STEPS, BLOCK, NUM_COLUMNS,
+                STAGES, GROUP, KIND, ALPHA, BETA, CLAMP, AFTER,
             )),
             (_produce, (
                 x, x_scales, w_desc, w_scales, tile_expert, tile_row, tile_rows, num_tiles,

@@ -29,8 +29,7 @@ RELU2 = Activation(ActivationType.RELU2)
 
 CONFIGS = {
     "five stages": Fp8GluonConfig(),
-    "one half ahead": Fp8GluonConfig(lead=3, group=2),
-    "three stages": Fp8GluonConfig(stages=3, lead=1),
+    "three stages": Fp8GluonConfig(stages=3, group=2),
 }
 SIZES = {
     "gated": (torch.bfloat16, 512, 640, SWIGLU, False),
@@ -51,11 +50,6 @@ class TestOnAnyMachine:
     def test_a_static_scale_is_refused(self):
         with pytest.raises(ValueError, match=r"static ones of rows"):
             _down(_weights(), Fp8Rows.empty_static(64, 256, torch.ones(1)))
-
-    def test_a_lead_that_the_ring_cannot_hold_is_refused(self):
-        rows = Fp8Rows.empty(64, 256, torch.device("cpu"))
-        with pytest.raises(ValueError, match=r"lead needs at least two stages more; try lead=3"):
-            _down(_weights(), rows, Fp8GluonConfig(lead=5))
 
 
 @pytest.mark.gpu
@@ -104,7 +98,7 @@ class TestOnHopper:
         found = map_experts(torch.full((4, 2), -1, dtype=torch.int32, device="cuda"), 0, 1, tile=ROWS, align=ALIGN)
         h = Fp8Rows.empty(found.max_rows, 256, torch.device("cuda"))
         y = torch.zeros(found.max_rows, 256, dtype=torch.bfloat16, device="cuda")
-        down(h, found, weights, y, Fp8GluonConfig(lead=2), programs=PROGRAMS)
+        down(h, found, weights, y, Fp8GluonConfig(), programs=PROGRAMS)
         assert not y.any()
 
 
@@ -189,6 +183,6 @@ def _weights(device="cpu", *, blocks=True):
     return Fp8Weights(codes, s1, codes[:, :256].contiguous(), s2, blocks=blocks)
 
 
-def _down(weights, h, config=Fp8GluonConfig()):  # noqa: B008 - an immutable tuple
+def _down(weights, h):
     found = ExpertMap(*(torch.zeros(1, dtype=torch.int32) for _ in ExpertMap._fields))
-    down(h, found, weights, torch.empty(64, 256, dtype=torch.bfloat16), config, programs=PROGRAMS)
+    down(h, found, weights, torch.empty(64, 256, dtype=torch.bfloat16), Fp8GluonConfig(), programs=PROGRAMS)
