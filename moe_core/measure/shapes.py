@@ -30,6 +30,7 @@ FORMATS = MappingProxyType(
     {
         "fp8_block": (QuantAlgo.FP8_BLOCK_SCALES, None),
         "fp8": (QuantAlgo.FP8, None),
+        "fp8_channel": (QuantAlgo.FP8_PER_CHANNEL_PER_TOKEN, None),
         "mxfp4": (QuantAlgo.W4A16_MXFP4, None),
         "mxfp4_fp8": (QuantAlgo.W4A8_MXFP4_FP8, None),
         "nvfp4": (QuantAlgo.NVFP4, None),
