@@ -32,8 +32,8 @@ def test_formats(name):
 def test_groups():
     sizes = {name: parse_shape(f"8,2,64,32,{name}").problem.quant_group_size for name in FORMATS}
     assert sizes == {
-        "fp8_block": 128, "fp8": None, "fp8_channel": None, "mxfp4": 32, "mxfp4_fp8": 32, "nvfp4": 16, "int4_g32": 32, "int4_g128": 128,
-        "awq": 128, "int4": None, "int8": None,
+        "fp8_block": 128, "fp8": None, "fp8_channel": None, "mxfp4": 32, "mxfp4_fp8": 32, "nvfp4": 16, "int4_g32": 32,
+        "int4_g128": 128, "awq": 128, "int4": None, "int8": None,
     }  # fmt: skip
 
 
