@@ -9,6 +9,8 @@ Tokens come quantized. What the activation gives is quantized where it is made, 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -20,7 +22,22 @@ from moe_plugins.triton_moe.expert_map import ExpertMap
 from moe_plugins.triton_moe.fp8_scales import row_scales, row_scales_of, store_codes, weight_scale
 from moe_plugins.triton_moe.fp8_weights import Fp8Rows, Fp8Weights, check_steps
 from moe_plugins.triton_moe.launch import launch
-from moe_plugins.triton_moe.swap_ab import SwapConfig, token_tile, weight_tile
+from moe_plugins.triton_moe.swap_ab import token_tile, weight_tile
+
+
+class Fp8SwapConfig(NamedTuple):
+    """Tiles of one of the two kernels."""
+
+    rows: int = 16
+    """Tokens of a tile: the map's `tile`."""
+    columns: int = 64
+    """Weight rows of a program; gate and up rows of each."""
+    block: int = 128
+    """Of the inner dimension, per step."""
+    stages: int = 3
+    warps: int = 4
+    unroll: int = 1
+    """Steps of a round of the loop: with two, scales of the next step need not have arrived at its end, to be moved."""
 
 
 def up(
@@ -30,7 +47,7 @@ def up(
     activation: Activation,
     top_k: int,
     h: Fp8Rows,
-    config: SwapConfig,
+    config: Fp8SwapConfig,
     *,
     pdl: bool = False,
 ) -> None:
@@ -49,8 +66,8 @@ def up(
         ),
         {
             "H": hidden, "I": inter, "K": top_k, "T": config.rows, "N": config.columns, "BLOCK": config.block,
-            "STAGES": config.stages, "HALVES": weights.halves, "BLOCKS": weights.blocks, **x.meta,
-            "H_STATIC": h.static, "PDL": pdl, **activation_meta(activation),
+            "STAGES": config.stages, "UNROLL": config.unroll, "HALVES": weights.halves, "BLOCKS": weights.blocks,
+            **x.meta, "H_STATIC": h.static, "PDL": pdl, **activation_meta(activation),
         },
         num_warps=config.warps, num_stages=config.stages, pdl=pdl,
     )  # fmt: skip
@@ -61,7 +78,7 @@ def down(
     found: ExpertMap,
     weights: Fp8Weights,
     y_RH: torch.Tensor,
-    config: SwapConfig,
+    config: Fp8SwapConfig,
     *,
     pdl: bool = False,
 ) -> None:
@@ -77,7 +94,7 @@ def down(
         ),
         {
             "H": hidden, "I": inter, "T": config.rows, "N": config.columns, "BLOCK": config.block,
-            "STAGES": config.stages, "BLOCKS": weights.blocks, **h.meta, "PDL": pdl,
+            "STAGES": config.stages, "UNROLL": config.unroll, "BLOCKS": weights.blocks, **h.meta, "PDL": pdl,
         },
         num_warps=config.warps, num_stages=config.stages, pdl=pdl,
     )  # fmt: skip
@@ -94,8 +111,8 @@ def _up(
     x, x_scales, fc1, s1, r1, b1, h, h_scales, pair_of_row, tile_expert, tile_row, tile_rows, num_tiles,
     num_tokens, max_rows,
     H: tl.constexpr, I: tl.constexpr, K: tl.constexpr, T: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr,
-    STAGES: tl.constexpr, HALVES: tl.constexpr, BLOCKS: tl.constexpr, SCALED: tl.constexpr, STATIC: tl.constexpr,
-    H_STATIC: tl.constexpr, PDL: tl.constexpr,
+    STAGES: tl.constexpr, UNROLL: tl.constexpr, HALVES: tl.constexpr, BLOCKS: tl.constexpr, SCALED: tl.constexpr,
+    STATIC: tl.constexpr, H_STATIC: tl.constexpr, PDL: tl.constexpr,
     KIND: tl.constexpr, ALPHA: tl.constexpr, BETA: tl.constexpr, CLAMP: tl.constexpr, AFTER: tl.constexpr,
 ):  # fmt: skip
     if PDL:
@@ -121,7 +138,7 @@ def _up(
         x_scale = row_scales(x_scales, token, is_token, 0, num_tokens, H, SCALED, STATIC)
         gate_scale = weight_scale(s1, e * HALVES, n0, 0, I, H, BLOCKS)
         up_scale = weight_scale(s1, e * HALVES + HALVES - 1, n0, 0, I, H, BLOCKS)
-        for k in tl.range(0, H, BLOCK, num_stages=STAGES):
+        for k in tl.range(0, H, BLOCK, num_stages=STAGES, loop_unroll_factor=UNROLL):
             tokens = token_tile(x, at_x, is_token, k, H, BLOCK)
             w = weight_tile(fc1, at, is_row, k, H, BLOCK, I % N == 0)
             if BLOCKS or SCALED > 0:
@@ -167,7 +184,7 @@ def _up(
 def _down(
     h, h_scales, w2, s2, r2, b2, y, tile_expert, tile_row, tile_rows, num_tiles, max_rows,
     H: tl.constexpr, I: tl.constexpr, T: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
-    BLOCKS: tl.constexpr, SCALED: tl.constexpr, STATIC: tl.constexpr, PDL: tl.constexpr,
+    UNROLL: tl.constexpr, BLOCKS: tl.constexpr, SCALED: tl.constexpr, STATIC: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     if PDL:
         gdc_wait()
@@ -187,7 +204,7 @@ def _down(
         acc = tl.zeros([N, T], tl.float32)
         h_scale = row_scales(h_scales, row, is_token, 0, max_rows, I, SCALED, STATIC)
         w_scale = weight_scale(s2, e, n0, 0, H, I, BLOCKS)
-        for k in tl.range(0, I, BLOCK, num_stages=STAGES):
+        for k in tl.range(0, I, BLOCK, num_stages=STAGES, loop_unroll_factor=UNROLL):
             tokens = token_tile(h, at_h, is_token, k, I, BLOCK)
             w = weight_tile(w2, at, is_row, k, I, BLOCK, H % N == 0)
             if BLOCKS or SCALED > 0:

@@ -13,13 +13,13 @@ from moe_plugins.triton_moe.expert_map import ExpertMap
 from moe_plugins.triton_moe.family_experts import FamilyExperts
 from moe_plugins.triton_moe.fp8_gluon import Fp8GluonConfig
 from moe_plugins.triton_moe.fp8_grouped import Fp8GroupedConfig
+from moe_plugins.triton_moe.fp8_swap_ab import Fp8SwapConfig
 from moe_plugins.triton_moe.fp8_weights import BLOCK, Fp8Rows, Fp8Weights
 from moe_plugins.triton_moe.no_sort import NoSortConfig
 from moe_plugins.triton_moe.options import GLUON, GROUPED, NO_SORT, SWAP_AB
 from moe_plugins.triton_moe.paths import Family, Layer, Sorted, Unsorted, plain_between, plain_tokens
 from moe_plugins.triton_moe.quant_prepared import QuantPrepared, prepare_fp8
 from moe_plugins.triton_moe.quant_rows import copy_pairs, quantize_mapped, quantize_pairs, quantize_rows
-from moe_plugins.triton_moe.swap_ab import SwapConfig
 from moe_plugins.triton_moe.w4_weights import W4Weights, prepare_w4
 
 
@@ -114,7 +114,7 @@ FP8: Final = Family(
     prepared=lambda dtype: QuantPrepared(partial(prepare_fp8, dtype=dtype)),
     unsorted=Unsorted(NoSortConfig, fp8_no_sort.run),
     sorted={
-        SWAP_AB: Sorted(SwapConfig, fp8_swap_ab.up, fp8_swap_ab.down, lambda config: (config.rows, 1)),
+        SWAP_AB: Sorted(Fp8SwapConfig, fp8_swap_ab.up, fp8_swap_ab.down, lambda config: (config.rows, 1)),
         GROUPED: Sorted(
             Fp8GroupedConfig, fp8_grouped.up, fp8_grouped.down, lambda config: (config.rows, config.align)
         ),

@@ -23,10 +23,11 @@ _FP8_UNSORTED: Final[tuple[Config, ...]] = (
 _FP8_SWAPPED: Final[tuple[tuple[Config, Config], ...]] = (
     ({"columns": 128, "warps": 8}, {}),
     ({"columns": 128, "warps": 8}, {"columns": 128, "warps": 8}),
-    ({"columns": 128, "warps": 8, "stages": 4}, {"stages": 4}),
     ({"columns": 128, "warps": 8, "stages": 6}, {"columns": 128, "warps": 8, "stages": 6}),
+    ({"columns": 128, "warps": 8, "unroll": 2}, {"unroll": 2}),
+    ({"columns": 128, "warps": 8, "unroll": 2}, {"columns": 128, "warps": 8, "unroll": 2}),
+    ({"columns": 128, "warps": 8, "unroll": 2, "stages": 2}, {"unroll": 2, "stages": 4}),
     ({}, {"block": 64, "stages": 4}),
-    ({}, {"block": 64, "columns": 128, "stages": 5}),
 )
 _FP8_TILED: Final[tuple[tuple[Config, Config], ...]] = (
     ({"passes": 2}, {"columns": 128}),

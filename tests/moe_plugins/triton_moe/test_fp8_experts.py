@@ -10,10 +10,10 @@ from moe_core.testing.numerics import assert_close
 from moe_plugins.triton_moe import fp8_grouped, fp8_no_sort, fp8_swap_ab
 from moe_plugins.triton_moe.expert_map import map_experts
 from moe_plugins.triton_moe.fp8_grouped import Fp8GroupedConfig
+from moe_plugins.triton_moe.fp8_swap_ab import Fp8SwapConfig
 from moe_plugins.triton_moe.fp8_weights import Fp8Rows, Fp8Weights
 from moe_plugins.triton_moe.no_sort import NoSortConfig
 from moe_plugins.triton_moe.quant_rows import quantize_pairs, quantize_rows
-from moe_plugins.triton_moe.swap_ab import SwapConfig
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TOLERANCE = 1e-3
@@ -26,8 +26,10 @@ SWIGLU = Activation(ActivationType.SWIGLU)
 COUNTS = (5, 0, 70, 1)
 """Rows per expert: short tiles, no tile, several tiles."""
 KERNELS = {
-    "swap_ab": (fp8_swap_ab, SwapConfig(rows=16, columns=64, block=128), SwapConfig(rows=16, columns=64, block=64)),
-    "swap_ab, 128 columns": (fp8_swap_ab, SwapConfig(rows=8, columns=128), SwapConfig(rows=8, columns=32)),
+    "swap_ab": (fp8_swap_ab, Fp8SwapConfig(columns=64, block=128), Fp8SwapConfig(columns=64, block=64)),
+    "swap_ab, 128 columns": (
+        fp8_swap_ab, Fp8SwapConfig(rows=8, columns=128, unroll=2), Fp8SwapConfig(rows=8, columns=32, unroll=2)
+    ),
     "grouped": (fp8_grouped, Fp8GroupedConfig(), Fp8GroupedConfig(columns=128, block=64)),
     "grouped, two passes": (fp8_grouped, Fp8GroupedConfig(passes=2), Fp8GroupedConfig(columns=128)),
     "grouped, of rows": (fp8_grouped, Fp8GroupedConfig(gathers=False), Fp8GroupedConfig(block=64, group=1)),
