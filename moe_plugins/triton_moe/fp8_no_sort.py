@@ -81,14 +81,18 @@ def _block_scales(s, at_N, k, K: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def _dot(w, row, scales, N: tl.constexpr, BLOCK: tl.constexpr):
-    """``[N, BLOCK / 16]`` sums of what a thread holds of `w` times `row`, times `scales` where there are any.
+    """``[N, BLOCK / 16]`` sums of what a thread holds of `w` times `row`, in units of `scales`.
 
     Threads add theirs to each other's once, after the last of these: that takes barriers.
     """
-    if scales is None:
-        return tl.sum(tl.reshape(w.to(tl.float32) * row, [N, BLOCK // VECTOR, VECTOR]), 2)
     products = tl.reshape(w.to(tl.float32) * row, [N, BLOCK // SCALED, SCALED // VECTOR, VECTOR])
     return tl.reshape(tl.sum(products, 3) * scales[:, :, None], [N, BLOCK // VECTOR])
+
+
+@triton.jit
+def _sums(w, row, N: tl.constexpr, BLOCK: tl.constexpr):
+    """As :func:`_dot`, of codes."""
+    return tl.sum(tl.reshape(w.to(tl.float32) * row, [N, BLOCK // VECTOR, VECTOR]), 2)
 
 
 @triton.jit(do_not_specialize=["slot_start"])
@@ -121,11 +125,14 @@ def _up(
                 up_w = weight_rows(fc1, at + I * H, is_row, k, H, BLOCK)
             kk = k + tl.arange(0, BLOCK)
             row = tl.load(x + (pair // K) * H + kk, mask=kk < H, other=0.0).to(tl.float32)[None, :]
-            gate_scales = _block_scales(s1, one, k, H, BLOCK) if BLOCKS else None
-            gate_parts += _dot(gate_w, row, gate_scales, N, BLOCK)
-            if HALVES == 2:
-                up_scales = _block_scales(s1, one + ROWS * COLUMNS, k, H, BLOCK) if BLOCKS else None
-                up_parts += _dot(up_w, row, up_scales, N, BLOCK)
+            if BLOCKS:
+                gate_parts += _dot(gate_w, row, _block_scales(s1, one, k, H, BLOCK), N, BLOCK)
+                if HALVES == 2:
+                    up_parts += _dot(up_w, row, _block_scales(s1, one + ROWS * COLUMNS, k, H, BLOCK), N, BLOCK)
+            else:
+                gate_parts += _sums(gate_w, row, N, BLOCK)
+                if HALVES == 2:
+                    up_parts += _sums(up_w, row, N, BLOCK)
         gate, up = tl.sum(gate_parts, 1), tl.sum(up_parts, 1)
         if not BLOCKS:
             gate *= tl.load(s1 + row_of_scales)
@@ -183,7 +190,7 @@ def _down(
             h + (token * K + s)[:, None] * I + ii[None, :],
             mask=here[:, None] & (ii < I)[None, :], other=0.0, cache_modifier=".cg",
         ).to(tl.float32)  # fmt: skip
-        parts += _dot(w, row, w_scales if BLOCKS else None, ROWS, BLOCK)
+        parts += _dot(w, row, w_scales, ROWS, BLOCK) if BLOCKS else _sums(w, row, ROWS, BLOCK)
     total = tl.sum(parts, 1)
     if not BLOCKS:
         total *= w_scale

@@ -23,11 +23,13 @@ _FP8_UNSORTED: Final[tuple[Config, ...]] = (
 _FP8_SWAPPED: Final[tuple[tuple[Config, Config], ...]] = (
     ({"columns": 128, "warps": 8}, {}),
     ({"columns": 128, "warps": 8}, {"columns": 128, "warps": 8}),
+    ({"columns": 128, "warps": 8, "unroll": 2, "stages": 2}, {"unroll": 2, "stages": 4}),
+    ({}, {"block": 64, "stages": 4}),
+)
+_FP8_SWAPPED_DEEP: Final[tuple[tuple[Config, Config], ...]] = (
     ({"columns": 128, "warps": 8, "stages": 6}, {"columns": 128, "warps": 8, "stages": 6}),
     ({"columns": 128, "warps": 8, "unroll": 2}, {"unroll": 2}),
     ({"columns": 128, "warps": 8, "unroll": 2}, {"columns": 128, "warps": 8, "unroll": 2}),
-    ({"columns": 128, "warps": 8, "unroll": 2, "stages": 2}, {"unroll": 2, "stages": 4}),
-    ({}, {"block": 64, "stages": 4}),
 )
 _FP8_TILED: Final[tuple[tuple[Config, Config], ...]] = (
     ({"passes": 2}, {"columns": 128}),
@@ -51,9 +53,9 @@ _WORDS_SHORT: Final[tuple[Config, ...]] = (
     {"weight_rows": 128},
     {"weight_rows": 128, "stages": 3, "unroll": 2},
     {"stages": 6},
-    {"stages": 6, "unroll": 2},
     {"weight_rows": 128, "warps": 8},
 )
+_WORDS_DEEP: Final[tuple[Config, ...]] = ({"stages": 6, "unroll": 2},)
 _WORDS_TALL: Final[tuple[Config, ...]] = (
     {"weight_rows": 128, "warps": 8},
     {"weight_rows": 128, "warps": 8, "group": 8},
@@ -61,6 +63,8 @@ _WORDS_TALL: Final[tuple[Config, ...]] = (
 )
 TALL: Final = 128
 """Tokens of a tile whose sums need the registers of eight warps, or half the weight rows."""
+DEEP: Final = 32
+"""Tokens of a tile up to which as many stages fit into shared memory."""
 _HEIGHTS: Final[Mapping[str, Sequence[int]]] = {FP8: (8, 16, 32, 64), QUADS: (16, 32, 64, 128)}
 _ALL_HEIGHTS: Final = (8, 16, 32, 64, 128)
 
@@ -75,7 +79,7 @@ def quantized_tiles(path: str, shape: Shape, tokens: int) -> Iterator[dict[str, 
         heights = _HEIGHTS.get(shape.kernels, _ALL_HEIGHTS)
         fitting = [rows for rows in heights if rows >= mean][: 1 if mean <= 4 else 2] or [heights[-1]]
         for rows in fitting:
-            for up, down in _FP8_SWAPPED if fp8 else _alike(_of_words(rows)):
+            for up, down in _of_fp8(rows) if fp8 else _alike(_of_words(rows)):
                 yield {"up": {"rows": rows, **up}, "down": {"rows": rows, **down}}
     else:
         for up, down in _FP8_TILED if path == GROUPED else _alike(_FP8_IN_GLUON):
@@ -83,7 +87,13 @@ def quantized_tiles(path: str, shape: Shape, tokens: int) -> Iterator[dict[str, 
 
 
 def _of_words(rows: int) -> Sequence[Config]:
-    return _WORDS_SHORT if rows < TALL else _WORDS_TALL
+    if rows >= TALL:
+        return _WORDS_TALL
+    return (*_WORDS_SHORT, *_WORDS_DEEP) if rows <= DEEP else _WORDS_SHORT
+
+
+def _of_fp8(rows: int) -> Sequence[tuple[Config, Config]]:
+    return (*_FP8_SWAPPED, *_FP8_SWAPPED_DEEP) if rows <= DEEP else _FP8_SWAPPED
 
 
 def _alike(tiles: Sequence[Config]) -> list[tuple[Config, Config]]:
