@@ -89,6 +89,8 @@ def _launch_refusal(problem: MoEProblem, deployment: MoEDeployment) -> Rejection
     limit = facts["shared_memory_per_block"]
     if not (isinstance(slots, int) and isinstance(width, int) and isinstance(sms, int) and isinstance(limit, int)):
         return None
+    if not slots or not sms:  # there is nothing to launch, or nothing to launch it on: others say so
+        return None
     if not BEFORE_0_2.holds(facts) or (needed := launch_bytes(slots, width, sms)) <= limit:
         return None
     return Rejection.of(
