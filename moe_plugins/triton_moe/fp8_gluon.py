@@ -30,6 +30,16 @@ class Fp8GluonConfig(NamedTuple):
     group: int = 8
     """Row tiles that sweep the columns together."""
 
+    @property
+    def gathers(self) -> bool:
+        """Tokens lie in rows of the map already."""
+        return False
+
+    @property
+    def scaled(self) -> int:
+        """Columns of h that `up` gives one scale."""
+        return BLOCK
+
 
 def up(
     x: Fp8Rows,

@@ -39,6 +39,16 @@ class Fp8SwapConfig(NamedTuple):
     unroll: int = 1
     """Steps of a round of the loop: with two, scales of the next step need not have arrived at its end, to be moved."""
 
+    @property
+    def gathers(self) -> bool:
+        """Tokens are gathered as they are read."""
+        return True
+
+    @property
+    def scaled(self) -> int:
+        """Columns of h that `up` gives one scale."""
+        return self.columns
+
 
 def up(
     x: Fp8Rows,

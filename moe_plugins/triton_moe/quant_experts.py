@@ -52,7 +52,7 @@ def _rows(weights: Fp8Weights | W4Weights, num_rows: int, hidden: int, device: t
 def _quantized(
     layer: Layer, x_TH: torch.Tensor, x_scales_GT: torch.Tensor | None, found: ExpertMap, config: Any
 ) -> Fp8Rows:
-    (num_tokens, hidden), group, gathers = x_TH.shape, _group(layer.weights), _gathers(config)
+    (num_tokens, hidden), group, gathers = x_TH.shape, _group(layer.weights), config.gathers
     num_rows = num_tokens if gathers else found.max_rows
     top_k = found.row_of_pair.numel() // num_tokens
     if x_scales_GT is not None:
@@ -70,20 +70,11 @@ def _quantized(
     return rows
 
 
-def _gathers(config: Any) -> bool:
-    """Whether `up` finds tokens by the map, and needs no copies of them in its rows."""
-    return config.gathers if isinstance(config, Fp8GroupedConfig) else not isinstance(config, Fp8GluonConfig)
-
-
 def _between(layer: Layer, y_RH: torch.Tensor, num_rows: int, config: Any) -> Fp8Rows:
     inner, scale = layer.sizes[2], layer.weights.h_scale
     if scale is not None:
         return Fp8Rows.empty_static(num_rows, inner, scale)
-    if isinstance(config, Fp8GluonConfig):
-        scaled = BLOCK
-    else:
-        scaled = config.scaled if isinstance(config, Fp8GroupedConfig) else config.columns
-    return Fp8Rows.empty(num_rows, inner, y_RH.device, group=scaled)
+    return Fp8Rows.empty(num_rows, inner, y_RH.device, group=config.scaled)
 
 
 def _quantizing_down(

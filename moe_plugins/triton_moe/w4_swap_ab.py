@@ -44,6 +44,11 @@ class W4SwapConfig(NamedTuple):
     unroll: int = 1
     """Blocks of 128 columns of a step; stages are of as many."""
 
+    @property
+    def gathers(self) -> bool:
+        """Tokens are gathered as they are read."""
+        return True
+
 
 def up(
     x_TH: torch.Tensor | Fp8Rows,
