@@ -34,6 +34,8 @@ def run(options: argparse.Namespace) -> int:
     """Measure, on all ranks of a ``torchrun`` together; 0 when something was found."""
     if options.kernels and not options.table:
         raise BadInputError("--kernels: found no --table, needed a file for what is found; try: --table tuned.json")
+    for path in (options.save, options.table):
+        _check_folder(path)
     shapes = measuring.shapes(options)
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world > 1 and options.ep is None and options.tp is None:
@@ -140,6 +142,13 @@ def _existing(path: str) -> Any:
         return None
     with bad_input(f"--table {path}"):
         return json.loads(Path(path).read_bytes())
+
+
+def _check_folder(path: str | None) -> None:
+    """What took minutes to find must not be lost for want of a place."""
+    folder = Path(path or ".").absolute().parent
+    if path and not (folder.is_dir() and os.access(folder, os.W_OK)):
+        raise BadInputError(f"cannot write {path}: {folder} is no folder that can be written to; make it first")
 
 
 def _write(path: str, text: str) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import StrEnum
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from moe_core.contract.base import Frozen
 from moe_core.contract.memory import DEFAULT_GROUP_SIZE
 from moe_core.contract.problem import ActivationConstant, MoEProblem
 from moe_core.contract.vocabulary import ActivationType, DType, QuantAlgo, RoutingMethodType
+
+Word = TypeVar("Word", bound=StrEnum)
 
 SHAPES = MappingProxyType(
     {
@@ -112,10 +115,20 @@ def parse_shape(text: str) -> Shape:
             f"or one of {', '.join(SETS)}"
         )
     if words:
-        form["dtype_act"] = DType(words[0])
+        form["dtype_act"] = _word(DType, words[0], "a dtype")
     if len(words) > 1:
-        form["activation"] = ActivationType(words[1])
+        form["activation"] = _word(ActivationType, words[1], "an activation")
     return Shape(name=name, problem=_problem(tuple(sizes), **form))
+
+
+def _word(kind: type[Word], text: str, what: str) -> Word:
+    try:
+        return kind(text)
+    except ValueError:
+        legal = ", ".join(member.value for member in kind)
+        raise ValueError(
+            f"found {text!r}, needed {what} ({legal}); or, at the end, a format of {', '.join(FORMATS)}"
+        ) from None
 
 
 def _split(parts: list[str]) -> tuple[list[int], list[str]]:

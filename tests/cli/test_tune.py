@@ -81,6 +81,15 @@ def test_bad_input(moe, arguments, complaint):
     assert complaint in said.err
 
 
+@pytest.mark.parametrize("option", ["--save", "--table"])
+def test_what_could_not_be_written_is_not_measured(moe, tmp_path, option):
+    said = moe(
+        "tune", *FEW, "--kernels", "--table", tmp_path / "table.json", option, tmp_path / "absent" / "found.json"
+    )
+    assert said.status == 2
+    assert f"{tmp_path / 'absent'} is no folder that can be written to" in said.err
+
+
 def test_nothing_to_tune_is_said(moe, tmp_path):
     table = tmp_path / "table.json"
     said = moe("tune", *FEW, "--kernels", "--table", table, "--backend", "VANILLA")
