@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from moe_plugins.triton_moe.cost import MULTIPROCESSORS, Rates, Shape, no_sort, tiled
-from moe_plugins.triton_moe.formats import FP8, NONE, PLAIN, QUADS, WORDS
+from moe_plugins.triton_moe.formats import FP8, PLAIN, QUADS, WORDS
 
 NO_SORT: Final = "no_sort"
 SWAP_AB: Final = "swap_ab"
@@ -51,7 +51,11 @@ def predicted(path: str, shape: Shape, tokens: int, multiprocessors: int) -> flo
 
 def paths_of(shape: Shape) -> tuple[str, ...]:
     """The paths of the kernels that read the shape's format."""
-    return tuple(path for path in _OPTIONS[shape.kernels] if path != GLUON or shape.format in (NONE, "fp8_blocks"))
+    return tuple(
+        path
+        for path in _OPTIONS[shape.kernels]
+        if path != GLUON or shape.kernels != FP8 or shape.format == "fp8_blocks"
+    )
 
 
 def _unsorted(rates: Rates) -> _Timed:
@@ -111,6 +115,7 @@ _OPTIONS: Final[Mapping[str, Mapping[str, _Timed]]] = MappingProxyType(
                 _words(8, 120e6), _words(16, 200e6), _words(32, 280e6), _words(64, 330e6, weight_rows=128),
                 _words(128, 400e6, weight_rows=128, warps=8, group=8),
             ),
+            GLUON: _tiled(_alike(160, 560e6, 14.0), _alike(128, 560e6, 14.0, rows=128, short=96)),
         },
         QUADS: {
             NO_SORT: _unsorted(Rates(60e6, 5.0)),

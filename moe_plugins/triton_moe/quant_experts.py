@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 
 from moe_core.execution import Binding
-from moe_plugins.triton_moe import fp8_gluon, fp8_grouped, fp8_no_sort, fp8_swap_ab, w4_no_sort, w4_swap_ab
+from moe_plugins.triton_moe import fp8_gluon, fp8_grouped, fp8_no_sort, fp8_swap_ab, w4_gluon, w4_no_sort, w4_swap_ab
 from moe_plugins.triton_moe.expert_map import ExpertMap
 from moe_plugins.triton_moe.family_experts import FamilyExperts
 from moe_plugins.triton_moe.fp8_gluon import Fp8GluonConfig
@@ -17,9 +17,10 @@ from moe_plugins.triton_moe.fp8_swap_ab import Fp8SwapConfig
 from moe_plugins.triton_moe.fp8_weights import BLOCK, Fp8Rows, Fp8Weights
 from moe_plugins.triton_moe.no_sort import NoSortConfig
 from moe_plugins.triton_moe.options import GLUON, GROUPED, NO_SORT, SWAP_AB
-from moe_plugins.triton_moe.paths import Family, Layer, Sorted, Unsorted, plain_between, plain_tokens
+from moe_plugins.triton_moe.paths import Family, Layer, Sorted, Unsorted, plain_between
 from moe_plugins.triton_moe.quant_prepared import QuantPrepared, prepare_fp8
 from moe_plugins.triton_moe.quant_rows import copy_pairs, quantize_mapped, quantize_pairs, quantize_rows
+from moe_plugins.triton_moe.spread import spread_rows
 from moe_plugins.triton_moe.w4_weights import W4Weights, prepare_w4
 
 
@@ -77,6 +78,18 @@ def _between(layer: Layer, y_RH: torch.Tensor, num_rows: int, config: Any) -> Fp
     return Fp8Rows.empty(num_rows, inner, y_RH.device, group=config.scaled)
 
 
+def _spread(
+    layer: Layer, x_TH: torch.Tensor, x_scales_GT: torch.Tensor | None, found: ExpertMap, config: Any
+) -> torch.Tensor:
+    """Tokens as they are, or in the rows of the map where the kernel cannot gather."""
+    if not isinstance(config, w4_gluon.W4GluonConfig):
+        return x_TH
+    num_tokens, hidden = x_TH.shape
+    rows = x_TH.new_empty(found.max_rows, hidden)
+    spread_rows(x_TH, found.row_of_pair, found.row_of_pair.numel() // num_tokens, rows, pdl=layer.pdl)
+    return rows
+
+
 def _quantizing_down(
     h_RI: torch.Tensor,
     found: ExpertMap,
@@ -126,9 +139,17 @@ WORDS: Final = Family(
     unsorted=Unsorted(w4_no_sort.W4NoSortConfig, w4_no_sort.run),
     sorted={
         SWAP_AB: Sorted(w4_swap_ab.W4SwapConfig, w4_swap_ab.up, w4_swap_ab.down, lambda config: (config.rows, 1)),
+        GLUON: Sorted(
+            w4_gluon.W4GluonConfig,
+            w4_gluon.up,
+            w4_gluon.down,
+            lambda config: (config.rows, w4_gluon.ALIGN),
+            is_persistent=True,
+            lacks=w4_gluon.available,
+        ),
     },
     sizes=_word_sizes,
-    tokens=plain_tokens,
+    tokens=_spread,
     between=plain_between,
 )
 """Weights of four and eight bits; activations stay as they are."""

@@ -39,6 +39,15 @@ _FP8_TILED: Final[tuple[tuple[Config, Config], ...]] = (
     ({"rows": 128, "columns": 128, "warps": 8}, {"rows": 128, "columns": 128, "warps": 8}),
 )
 _FP8_IN_GLUON: Final[tuple[Config, ...]] = ({}, {"group": 16}, {"group": 4}, {"group": 2})
+_WORDS_IN_GLUON: Final[tuple[Config, ...]] = (
+    {},
+    {"lead": 2},
+    {"short": 96},
+    {"rows": 128},
+    {"rows": 128, "lead": 2},
+    {"rows": 128, "short": 96},
+    {"rows": 128, "short": 64},
+)
 _WORDS_UNSORTED: Final[tuple[Config, ...]] = (
     {},
     {"up_rows": 32},
@@ -82,7 +91,8 @@ def quantized_tiles(path: str, shape: Shape, tokens: int) -> Iterator[dict[str, 
             for up, down in _of_fp8(rows) if fp8 else _alike(_of_words(rows)):
                 yield {"up": {"rows": rows, **up}, "down": {"rows": rows, **down}}
     else:
-        for up, down in _FP8_TILED if path == GROUPED else _alike(_FP8_IN_GLUON):
+        in_gluon = _alike(_FP8_IN_GLUON if fp8 else _WORDS_IN_GLUON)
+        for up, down in _FP8_TILED if path == GROUPED else in_gluon:
             yield {"up": dict(up), "down": dict(down)}
 
 
