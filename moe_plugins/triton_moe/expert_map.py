@@ -48,6 +48,8 @@ class ExpertMap(NamedTuple):
     """``[N]``: rows of each tile that are pairs, 1 to `tile`."""
     num_tiles: torch.Tensor
     """``[1]``"""
+    turns: torch.Tensor
+    """``[2]``: zeros, for kernels whose programs draw their tiles; they leave zeros."""
 
     @property
     def max_rows(self) -> int:
@@ -78,8 +80,8 @@ def map_experts(
     alone = num_pairs <= ALONE_PAIRS and bins <= ALONE_BINS
     block = SMALL_BLOCK if num_pairs <= SMALL_PAIRS else LARGE_BLOCK
     num_blocks = 0 if alone else triton.cdiv(num_pairs, block)
-    # 16-byte pieces of one buffer: one allocation is cheaper than nine.
-    sizes = (num_local, num_local, max_rows, num_pairs, max_tiles, max_tiles, max_tiles, 1)
+    # 16-byte pieces of one buffer: one allocation is cheaper than ten.
+    sizes = (num_local, num_local, max_rows, num_pairs, max_tiles, max_tiles, max_tiles, 1, 2)
     padded = [*(-(-size // 4) * 4 for size in sizes), num_blocks * bins]
     buffer = torch.empty(sum(padded), dtype=torch.int32, device=ids_TK.device)
     *pieces, block_counts = buffer.split(padded)
@@ -114,7 +116,8 @@ def _local(ids, pair, num_pairs, slot_start, L: tl.constexpr, NOBODY: tl.constex
 
 @triton.jit(do_not_specialize=["num_pairs", "slot_start"])
 def _place_expert(
-    ids, counts, offsets, pair_of_row, row_of_pair, tile_expert, tile_row, tile_rows, num_tiles, num_pairs, slot_start,
+    ids, counts, offsets, pair_of_row, row_of_pair, tile_expert, tile_row, tile_rows, num_tiles, turns,
+    num_pairs, slot_start,
     L: tl.constexpr, BINS: tl.constexpr, ALIGN: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
@@ -140,6 +143,7 @@ def _place_expert(
     tl.store(offsets + e, first_row)
     if e == L - 1:
         tl.store(num_tiles, first_tile + own_tiles)
+        tl.store(turns + tl.arange(0, 2), tl.zeros([2], tl.int32))
     for first in range(0, own_tiles, 32):
         i = first + tl.arange(0, 32)
         tl.store(tile_expert + first_tile + i, e + tl.zeros_like(i), mask=i < own_tiles)
@@ -172,7 +176,7 @@ def _count_blocks(
 
 @triton.jit(do_not_specialize=["num_pairs", "slot_start"])
 def _place_blocks(
-    ids, block_counts, counts, offsets, pair_of_row, row_of_pair, tile_expert, tile_row, tile_rows, num_tiles,
+    ids, block_counts, counts, offsets, pair_of_row, row_of_pair, tile_expert, tile_row, tile_rows, num_tiles, turns,
     num_pairs, slot_start,
     L: tl.constexpr, BINS: tl.constexpr, ALIGN: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
     COMPARE: tl.constexpr, PDL: tl.constexpr,
@@ -205,6 +209,7 @@ def _place_blocks(
         tl.store(counts + bin_B, count_B, mask=bin_B < L)
         tl.store(offsets + bin_B, start_B, mask=bin_B < L)
         tl.store(num_tiles, tl.sum(tiles_B))
+        tl.store(turns + tl.arange(0, 2), tl.zeros([2], tl.int32))
     # The first tile of every expert, the second, and so on: taken in turns by the programs.
     for i in range(block, tl.max(tiles_B), num_blocks):
         tl.store(tile_expert + first_B + i, bin_B, mask=i < tiles_B)

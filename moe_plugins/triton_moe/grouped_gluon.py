@@ -114,7 +114,7 @@ def _launch(
     tile = {"BN": config.columns, "BK": BLOCK, "STAGES": config.stages, "GROUP": config.group}
     args = (
         x, _boxes(w.flatten(0, 1), config.columns // 2, BLOCK), bias, out, found.pair_of_row,
-        found.tile_expert, found.tile_row, found.tile_rows, found.num_tiles,
+        found.tile_expert, found.tile_row, found.tile_rows, found.num_tiles, found.turns,
     )  # fmt: skip
     launch(grouped_gemm, (programs,), args, {**meta, **tile, "LEAD": config.lead, "PDL": pdl}, num_warps=4, pdl=pdl)
 

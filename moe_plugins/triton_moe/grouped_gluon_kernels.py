@@ -23,25 +23,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from moe_plugins.triton_moe.activation import activate
-
-
-@gluon.jit
-def _place(
-    t, num_tiles, tile_expert, tile_row, tile_rows, NUM_COLUMNS: gl.constexpr, GROUP: gl.constexpr
-):  # fmt: skip
-    """Expert, first row, number of rows and column tile of piece of work `t`; no rows past the end.
-
-    `GROUP` row tiles sweep the columns together, so that weights are read from memory once a group.
-    """
-    group = t // (GROUP * NUM_COLUMNS)
-    within = t % (GROUP * NUM_COLUMNS)
-    height = gl.maximum(gl.minimum(num_tiles - group * GROUP, GROUP), 1)
-    tile = group * GROUP + within % height
-    is_work = t < num_tiles * NUM_COLUMNS
-    expert = gl.load(tile_expert + tile, mask=is_work, other=0)
-    row = gl.load(tile_row + tile, mask=is_work, other=0)
-    rows = gl.load(tile_rows + tile, mask=is_work, other=0)
-    return expert, row, rows, within // height
+from moe_plugins.triton_moe.gluon_turns import AHEAD, draw, leave, open_board, post, take
 
 
 @gluon.jit
@@ -79,21 +61,29 @@ def _row_pointers(x, pair_of_row, row, rows, K: gl.constexpr, TOP_K: gl.constexp
 
 @gluon.jit
 def _produce(
-    x, w_desc, pair_of_row, tile_expert, tile_row, tile_rows, num_tiles_, rows_A, weights, full, empty,
+    x, w_desc, pair_of_row, tile_expert, tile_row, tile_rows, num_tiles_, turns, rows_A, weights, full, empty,
+    board, posted, taken,
     K: gl.constexpr, W: gl.constexpr, UP: gl.constexpr, TOP_K: gl.constexpr, BC: gl.constexpr, BK: gl.constexpr,
     NUM_COLUMNS: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr,
 ):  # fmt: skip
+    WARPS: gl.constexpr = 4 if TOP_K else 1
+    STEPS: gl.constexpr = (K + BK - 1) // BK
     num_tiles = gl.load(num_tiles_)
-    stage, phase = 0, 1
-    first, step = gl.program_id(0), gl.num_programs(0)
-    expert, row, rows, column = _place(first, num_tiles, tile_expert, tile_row, tile_rows, NUM_COLUMNS, GROUP)
-    for t in range(first, num_tiles * NUM_COLUMNS, step):
-        # What the next tile is must not be waited for when it starts.
-        following = _place(t + step, num_tiles, tile_expert, tile_row, tile_rows, NUM_COLUMNS, GROUP)
+    stage, phase, tile = 0, 1, 0
+    expert, row, rows, column = draw(turns, num_tiles, tile_expert, tile_row, tile_rows, NUM_COLUMNS, GROUP, WARPS)
+    while rows > 0:
+        post(board, posted, taken, tile, expert, row, rows, column, WARPS)
+        tile += 1
+        next_expert, next_row, next_rows, next_column = expert + 0, row + 0, rows + 0, column + 0
         if TOP_K:
             x_0 = _row_pointers(x, pair_of_row, row, rows, K, TOP_K, BK)
             x_1 = _row_pointers(x, pair_of_row, row + 64, rows - 64, K, TOP_K, BK)
-        for k in range(0, K, BK):
+        for step in range(STEPS):
+            if step == (STEPS - AHEAD if STEPS > AHEAD else 0):
+                next_expert, next_row, next_rows, next_column = draw(
+                    turns, num_tiles, tile_expert, tile_row, tile_rows, NUM_COLUMNS, GROUP, WARPS
+                )  # fmt: skip
+            k = step * BK
             mbarrier.wait(empty.index(stage), phase)
             bar = full.index(stage)
             if TOP_K:
@@ -112,7 +102,9 @@ def _produce(
                 tma.async_copy_global_to_shared(x, [row, k], bar, rows_A.index(2 * stage))
                 _load_weights(w_desc, expert * W + column * BC, k, UP, bar, weights, stage)
             stage, phase = _advance(stage, phase, STAGES)
-        expert, row, rows, column = following
+        expert, row, rows, column = next_expert, next_row, next_rows, next_column
+    post(board, posted, taken, tile, expert, row, rows, column, WARPS)
+    leave(turns, WARPS)
 
 
 @gluon.jit
@@ -188,22 +180,17 @@ def _finish(
 
 @gluon.jit
 def _consume(
-    PART: gl.constexpr, bias, out_desc, tile_expert, tile_row, tile_rows, num_tiles_,
-    rows_A, weights, staging, full, empty, lead,
+    PART: gl.constexpr, bias, out_desc, rows_A, weights, staging, full, empty, lead, board, posted, taken,
     COLUMNS: gl.constexpr, W: gl.constexpr, UP: gl.constexpr, GATED: gl.constexpr, TOP_K: gl.constexpr,
-    STEPS: gl.constexpr, BN: gl.constexpr, BC: gl.constexpr, NUM_COLUMNS: gl.constexpr, STAGES: gl.constexpr,
-    GROUP: gl.constexpr, LEAD: gl.constexpr,
+    STEPS: gl.constexpr, BN: gl.constexpr, BC: gl.constexpr, STAGES: gl.constexpr, LEAD: gl.constexpr,
     KIND: gl.constexpr, ALPHA: gl.constexpr, BETA: gl.constexpr, CLAMP: gl.constexpr, AFTER: gl.constexpr,
 ):  # fmt: skip
-    num_tiles = gl.load(num_tiles_)
-    stage, phase, turn = 0, 0, 0
-    first, step = gl.program_id(0), gl.num_programs(0)
-    expert, row, rows, column = _place(first, num_tiles, tile_expert, tile_row, tile_rows, NUM_COLUMNS, GROUP)
-    for t in range(first, num_tiles * NUM_COLUMNS, step):
-        following = _place(t + step, num_tiles, tile_expert, tile_row, tile_rows, NUM_COLUMNS, GROUP)
+    stage, phase, tile = 0, 0, 0
+    expert, row, rows, column = take(board, posted, taken, tile)
+    while rows > 0:
         if rows > 64 * PART:
             if LEAD > 0 and PART == 1:
-                mbarrier.wait(lead, turn)
+                mbarrier.wait(lead, tile % 2)
             acc, stage, phase = _multiply(
                 PART, rows_A, weights, full, empty, lead, stage, phase, STEPS, BN, STAGES, TOP_K, LEAD
             )
@@ -217,14 +204,14 @@ def _consume(
                 mbarrier.wait(full.index(stage), phase)
                 mbarrier.arrive(empty.index(stage))
                 stage, phase = _advance(stage, phase, STAGES)
-        turn ^= 1
-        expert, row, rows, column = following
+        tile += 1
+        expert, row, rows, column = take(board, posted, taken, tile)
     tma.store_wait(0)
 
 
 @gluon.jit
 def grouped_gemm(
-    x, w_desc, bias, out_desc, pair_of_row, tile_expert, tile_row, tile_rows, num_tiles,
+    x, w_desc, bias, out_desc, pair_of_row, tile_expert, tile_row, tile_rows, num_tiles, turns,
     K: gl.constexpr, COLUMNS: gl.constexpr, GATED: gl.constexpr, TOP_K: gl.constexpr,
     BN: gl.constexpr, BK: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr, LEAD: gl.constexpr,
     PDL: gl.constexpr,
@@ -248,7 +235,7 @@ def grouped_gemm(
     NUM_COLUMNS: gl.constexpr = (COLUMNS + BC - 1) // BC
     STEPS: gl.constexpr = (K + BK - 1) // BK
     # With tiles shorter than the ring the first consumer could be two tiles ahead, where a phase bit says nothing.
-    AHEAD: gl.constexpr = LEAD if STEPS > STAGES else 0
+    LEADS: gl.constexpr = LEAD if STEPS > STAGES else 0
     T: gl.constexpr = w_desc.dtype
     rows_A = gl.allocate_shared_memory(
         T, [2 * STAGES, 64, BK], gl.NVMMASharedLayout.get_default_for([64, BK], T)
@@ -264,21 +251,20 @@ def grouped_gemm(
         mbarrier.init(full.index(i), count=129 if TOP_K else 1)
         mbarrier.init(empty.index(i), count=2)
     mbarrier.init(lead, count=1)
+    board, posted, taken = open_board(2)
     gl.warp_specialize(
         [
             (_consume, (
-                0, bias, out_desc, tile_expert, tile_row, tile_rows, num_tiles,
-                rows_A, weights, staging, full, empty, lead, COLUMNS, W, UP, GATED, TOP_K,
-                STEPS, BN, BC, NUM_COLUMNS, STAGES, GROUP, AHEAD, KIND, ALPHA, BETA, CLAMP, AFTER,
+                0, bias, out_desc, rows_A, weights, staging, full, empty, lead, board, posted, taken,
+                COLUMNS, W, UP, GATED, TOP_K, STEPS, BN, BC, STAGES, LEADS, KIND, ALPHA, BETA, CLAMP, AFTER,
             )),
             (_consume, (
-                1, bias, out_desc, tile_expert, tile_row, tile_rows, num_tiles,
-                rows_A, weights, staging, full, empty, lead, COLUMNS, W, UP, GATED, TOP_K,
-                STEPS, BN, BC, NUM_COLUMNS, STAGES, GROUP, AHEAD, KIND, ALPHA, BETA, CLAMP, AFTER,
+                1, bias, out_desc, rows_A, weights, staging, full, empty, lead, board, posted, taken,
+                COLUMNS, W, UP, GATED, TOP_K, STEPS, BN, BC, STAGES, LEADS, KIND, ALPHA, BETA, CLAMP, AFTER,
             )),
             (_produce, (
-                x, w_desc, pair_of_row, tile_expert, tile_row, tile_rows, num_tiles, rows_A, halves, full, empty,
-                K, W, UP, TOP_K, BC, BK, NUM_COLUMNS, STAGES, GROUP,
+                x, w_desc, pair_of_row, tile_expert, tile_row, tile_rows, num_tiles, turns, rows_A, halves, full, empty,
+                board, posted, taken, K, W, UP, TOP_K, BC, BK, NUM_COLUMNS, STAGES, GROUP,
             )),
         ],
         [4, 4 if TOP_K else 1],

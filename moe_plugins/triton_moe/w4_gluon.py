@@ -108,7 +108,7 @@ def _launch(
         _boxes(x, 64, 64), _boxes(x, 32, 64) if config.rows == 160 else None,
         _word_boxes(matrix.words.flatten(0, 2)), matrix.scales, matrix.row_scale, bias,
         _boxes(out, 32, 32),
-        found.tile_expert, found.tile_row, found.tile_rows, found.num_tiles,
+        found.tile_expert, found.tile_row, found.tile_rows, found.num_tiles, found.turns,
     )  # fmt: skip
     meta = {**meta, **cut, "FORMAT": kind, "SCALED": scaled, "PDL": pdl}
     launch(grouped_words_gemm, (programs,), args, meta, num_warps=4, pdl=pdl)

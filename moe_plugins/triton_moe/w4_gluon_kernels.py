@@ -28,7 +28,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from moe_plugins.triton_moe.activation import activate
-from moe_plugins.triton_moe.grouped_gluon_kernels import _advance, _place
+from moe_plugins.triton_moe.gluon_turns import AHEAD, draw, leave, open_board, post, take
+from moe_plugins.triton_moe.grouped_gluon_kernels import _advance
 from moe_plugins.triton_moe.w4_gluon_operand import unpack_rows
 from moe_plugins.triton_moe.w4_words import scale_words
 
@@ -62,22 +63,26 @@ def _load_rows(x, x_extra, rows_X, extra_X, row, rows, k, bar, stage):
 
 @gluon.jit
 def _produce(
-    x, x_extra, words_desc, scales, tile_expert, tile_row, tile_rows, num_tiles_, rows_X, extra_X, words, scales_A,
-    full, empty, words_full, words_empty,
+    x, x_extra, words_desc, scales, tile_expert, tile_row, tile_rows, num_tiles_, turns, rows_X, extra_X, words,
+    scales_A, full, empty, words_full, words_empty, board, posted, taken,
     ROWS: gl.constexpr, UP: gl.constexpr, BC: gl.constexpr, SCALES: gl.constexpr, STEPS: gl.constexpr,
     NUM_COLUMNS: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr,
 ):  # fmt: skip
     lane = gl.arange(0, 64, layout=gl.BlockedLayout([2], [32], [1], [0]))
     num_tiles = gl.load(num_tiles_)
-    stage, phase = 0, 1
-    first, step = gl.program_id(0), gl.num_programs(0)
-    expert, row, rows, column = _place(first, num_tiles, tile_expert, tile_row, tile_rows, NUM_COLUMNS, GROUP)
-    for t in range(first, num_tiles * NUM_COLUMNS, step):
-        # What the next tile is must not be waited for when it starts.
-        following = _place(t + step, num_tiles, tile_expert, tile_row, tile_rows, NUM_COLUMNS, GROUP)
+    stage, phase, tile = 0, 1, 0
+    expert, row, rows, column = draw(turns, num_tiles, tile_expert, tile_row, tile_rows, NUM_COLUMNS, GROUP, 1)
+    while rows > 0:
+        post(board, posted, taken, tile, expert, row, rows, column, 1)
+        tile += 1
+        next_expert, next_row, next_rows, next_column = expert + 0, row + 0, rows + 0, column + 0
         n = column * BC + lane
         scales_at = scales + expert.to(gl.int64) * (STEPS * SCALES * ROWS) + n
         for b in range(STEPS):
+            if b == (STEPS - AHEAD if STEPS > AHEAD else 0):
+                next_expert, next_row, next_rows, next_column = draw(
+                    turns, num_tiles, tile_expert, tile_row, tile_rows, NUM_COLUMNS, GROUP, 1
+                )  # fmt: skip
             mbarrier.wait(words_empty.index(stage), phase)
             bar = words_full.index(stage)
             mbarrier.expect(bar, 2 * words_desc.block_type.nbytes)
@@ -94,7 +99,9 @@ def _produce(
             mbarrier.wait(empty.index(stage), phase)
             _load_rows(x, x_extra, rows_X, extra_X, row, rows, b * 128, full.index(stage), stage)
             stage, phase = _advance(stage, phase, STAGES)
-        expert, row, rows, column = following
+        expert, row, rows, column = next_expert, next_row, next_rows, next_column
+    post(board, posted, taken, tile, expert, row, rows, column, 1)
+    leave(turns, 1)
 
 
 @gluon.jit
@@ -248,22 +255,19 @@ def _tile(
 
 @gluon.jit
 def _consume(
-    PART: gl.constexpr, row_scale, bias, out_desc, tile_expert, tile_row, tile_rows, num_tiles_,
-    rows_X, extra_X, words, scales, staging, full, empty, words_full, words_empty, lead,
+    PART: gl.constexpr, row_scale, bias, out_desc, rows_X, extra_X, words, scales, staging, full, empty, words_full,
+    words_empty, lead, board, posted, taken,
     K: gl.constexpr, COLUMNS: gl.constexpr, GATED: gl.constexpr, ROWS: gl.constexpr, STEPS: gl.constexpr,
-    NUM_COLUMNS: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr, SHORT: gl.constexpr, LEAD: gl.constexpr,
+    STAGES: gl.constexpr, SHORT: gl.constexpr, LEAD: gl.constexpr,
     EXTRA: gl.constexpr, SCALES: gl.constexpr, FORMAT: gl.constexpr, SCALED: gl.constexpr, TYPE: gl.constexpr,
     KIND: gl.constexpr, ALPHA: gl.constexpr, BETA: gl.constexpr, CLAMP: gl.constexpr, AFTER: gl.constexpr,
 ):  # fmt: skip
     SHORT_MAIN: gl.constexpr = 64 if SHORT == 96 else SHORT
-    num_tiles = gl.load(num_tiles_)
-    stage, phase, turn = 0, 0, 0
-    first, step = gl.program_id(0), gl.num_programs(0)
-    expert, row, rows, column = _place(first, num_tiles, tile_expert, tile_row, tile_rows, NUM_COLUMNS, GROUP)
-    for t in range(first, num_tiles * NUM_COLUMNS, step):
-        following = _place(t + step, num_tiles, tile_expert, tile_row, tile_rows, NUM_COLUMNS, GROUP)
+    stage, phase, tile = 0, 0, 0
+    expert, row, rows, column = take(board, posted, taken, tile)
+    while rows > 0:
         if LEAD > 0 and PART == 1:
-            mbarrier.wait(lead, turn)
+            mbarrier.wait(lead, tile % 2)
         if rows <= SHORT:
             if SHORT > 0:
                 stage, phase = _tile(
@@ -283,14 +287,15 @@ def _consume(
                 words_full, words_empty, lead, stage, phase, expert, row, rows, column, K, COLUMNS, GATED, ROWS, STEPS,
                 STAGES, LEAD, SCALES, FORMAT, SCALED, TYPE, KIND, ALPHA, BETA, CLAMP, AFTER,
             )  # fmt: skip
-        turn ^= 1
-        expert, row, rows, column = following
+        tile += 1
+        expert, row, rows, column = take(board, posted, taken, tile)
     tma.store_wait(0)
 
 
 @gluon.jit
 def grouped_words_gemm(
     x, x_extra, words_desc, scales, row_scale, bias, out_desc, tile_expert, tile_row, tile_rows, num_tiles,
+    turns,
     K: gl.constexpr, COLUMNS: gl.constexpr, GATED: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr,
     SHORT: gl.constexpr, LEAD: gl.constexpr, FORMAT: gl.constexpr, SCALED: gl.constexpr, PDL: gl.constexpr,
     KIND: gl.constexpr, ALPHA: gl.constexpr, BETA: gl.constexpr, CLAMP: gl.constexpr, AFTER: gl.constexpr,
@@ -315,7 +320,7 @@ def grouped_words_gemm(
     SCALES: gl.constexpr = scale_words(FORMAT, SCALED)
     # Otherwise the first consumer could signal for the next tile before the second one has looked: a phase is one bit.
     # Nor is there a signal in fewer steps.
-    AHEAD: gl.constexpr = LEAD if STEPS + LEAD > STAGES and STEPS > LEAD else 0
+    LEADS: gl.constexpr = LEAD if STEPS + LEAD > STAGES and STEPS > LEAD else 0
     T: gl.constexpr = x.dtype
     EXTRA: gl.constexpr = x_extra is not None
     WORDS: gl.constexpr = words_desc.block_type.shape[1]
@@ -339,23 +344,23 @@ def grouped_words_gemm(
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=2)
     mbarrier.init(lead, count=1)
+    board, posted, taken = open_board(2)
     gl.warp_specialize(
         [
             (_consume, (
-                0, row_scale, bias, out_desc, tile_expert, tile_row, tile_rows, num_tiles, rows_X, extra_X, quarters,
-                quarter_scales, staging, full, empty, words_full, words_empty, lead, K, COLUMNS, GATED, ROWS, STEPS,
-                NUM_COLUMNS, STAGES, GROUP, SHORT, AHEAD, EXTRA, SCALES, FORMAT, SCALED, T, KIND, ALPHA, BETA, CLAMP,
-                AFTER,
+                0, row_scale, bias, out_desc, rows_X, extra_X, quarters, quarter_scales, staging, full, empty,
+                words_full, words_empty, lead, board, posted, taken, K, COLUMNS, GATED, ROWS, STEPS, STAGES, SHORT,
+                LEADS, EXTRA, SCALES, FORMAT, SCALED, T, KIND, ALPHA, BETA, CLAMP, AFTER,
             )),
             (_consume, (
-                1, row_scale, bias, out_desc, tile_expert, tile_row, tile_rows, num_tiles, rows_X, extra_X, quarters,
-                quarter_scales, staging, full, empty, words_full, words_empty, lead, K, COLUMNS, GATED, ROWS, STEPS,
-                NUM_COLUMNS, STAGES, GROUP, SHORT, AHEAD, EXTRA, SCALES, FORMAT, SCALED, T, KIND, ALPHA, BETA, CLAMP,
-                AFTER,
+                1, row_scale, bias, out_desc, rows_X, extra_X, quarters, quarter_scales, staging, full, empty,
+                words_full, words_empty, lead, board, posted, taken, K, COLUMNS, GATED, ROWS, STEPS, STAGES, SHORT,
+                LEADS, EXTRA, SCALES, FORMAT, SCALED, T, KIND, ALPHA, BETA, CLAMP, AFTER,
             )),
             (_produce, (
-                x, x_extra, words_desc, scales, tile_expert, tile_row, tile_rows, num_tiles, rows_X, extra_X, boxes,
-                scales_A, full, empty, words_full, words_empty, ROWS, UP, BC, SCALES, STEPS, NUM_COLUMNS, STAGES, GROUP,
+                x, x_extra, words_desc, scales, tile_expert, tile_row, tile_rows, num_tiles, turns, rows_X, extra_X,
+                boxes, scales_A, full, empty, words_full, words_empty, board, posted, taken, ROWS, UP, BC, SCALES,
+                STEPS, NUM_COLUMNS, STAGES, GROUP,
             )),
         ],
         [4, 1],
