@@ -1,8 +1,8 @@
 """Many rows per expert in block-scaled fp8: a grouped matrix product that keeps Hopper's tensor cores busy, in Gluon.
 
-Tiles of 128 rows and 128 columns, one persistent program per multiprocessor. Tokens are copied into the rows of the map
-as they are quantized, by :func:`~moe_plugins.triton_moe.quant_rows.quantize_pairs`, so that the memory engine can
-bring them as it brings weights.
+Tiles of 128 rows and 128 columns, or of `down` 256, one persistent program per multiprocessor. Tokens are copied into
+the rows of the map as they are quantized, by :func:`~moe_plugins.triton_moe.quant_rows.quantize_pairs`, so that the
+memory engine can bring them as it brings weights.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ __all__ = ["ALIGN", "ROWS", "Fp8GluonConfig", "available", "down", "up"]
 class Fp8GluonConfig(NamedTuple):
     """How one of the two kernels is cut."""
 
-    stages: int = 4
-    """4 fill the shared memory."""
+    stages: int = 0
+    """Of a ring in shared memory; 0: as many as fit, 5 of `up` and 4 of `down`."""
     group: int = 8
     """Row tiles that sweep the columns together."""
 
@@ -63,7 +63,7 @@ def up(
     _check(weights, h)
     _launch(
         x, found, weights.fc1_EGH, weights.s1, weights.b1_EG, h.data, h.scales, config, programs, pdl,
-        {"K": hidden, "COLUMNS": inter, "GATED": weights.gated, **activation_meta(activation)},
+        {"K": hidden, "COLUMNS": inter, "PASSES": weights.halves, "BOXES": 1, **activation_meta(activation)},
     )  # fmt: skip
 
 
@@ -83,7 +83,7 @@ def down(
     identity = activation_meta(Activation(ActivationType.IDENTITY))
     _launch(
         h, found, weights.w2_EHI, weights.s2, weights.b2_EH, y_RH, None, config, programs, pdl,
-        {"K": inter, "COLUMNS": hidden, "GATED": False, **identity},
+        {"K": inter, "COLUMNS": hidden, "PASSES": 1, "BOXES": 2, **identity},
     )  # fmt: skip
 
 
@@ -112,10 +112,11 @@ def _launch(
 ) -> None:
     from moe_plugins.triton_moe.fp8_gluon_kernels import grouped_fp8_gemm
 
-    cut = {"BLOCK": BLOCK, "STAGES": config.stages, "GROUP": config.group}
+    stages = config.stages or (5 if out_scales is not None else 4)
+    cut = {"BLOCK": BLOCK, "STAGES": stages, "GROUP": config.group}
     args = (
         _boxes(x.data, 64, BLOCK), x.scales, _boxes(w.flatten(0, 1), BLOCK, BLOCK), w_scales, bias,
-        _boxes(out, 64, BLOCK if out.dtype == w.dtype or config.stages < 4 else BLOCK // 2), out_scales,
+        _boxes(out, 64, BLOCK if out_scales is not None or stages < 4 else BLOCK // 2), out_scales,
         found.tile_expert, found.tile_row, found.tile_rows, found.num_tiles, found.turns,
     )  # fmt: skip
     launch(grouped_fp8_gemm, (programs,), args, {**meta, **cut, "PDL": pdl}, num_warps=4, pdl=pdl)

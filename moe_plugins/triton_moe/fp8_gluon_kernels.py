@@ -19,7 +19,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warp
 
 from moe_plugins.triton_moe.activation import activate
 from moe_plugins.triton_moe.gluon_turns import AHEAD, draw, leave, open_board, post, take
-from moe_plugins.triton_moe.grouped_gluon_kernels import _advance, _bias, _load_weights, _store
+from moe_plugins.triton_moe.grouped_gluon_kernels import _advance, _bias, _store
 from moe_plugins.triton_moe.quant_rows import scale_of, to_e4m3
 
 
@@ -27,9 +27,10 @@ from moe_plugins.triton_moe.quant_rows import scale_of, to_e4m3
 def _produce(
     x, x_scales, w_desc, w_scales, tile_expert, tile_row, tile_rows, num_tiles_, turns, rows_A, weights, scales,
     full, empty, board, posted, taken,
-    W: gl.constexpr, UP: gl.constexpr, GATED: gl.constexpr, BC: gl.constexpr, W_BLOCKS: gl.constexpr,
-    STEPS: gl.constexpr, BLOCK: gl.constexpr, NUM_COLUMNS: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr,
+    COLUMNS: gl.constexpr, PASSES: gl.constexpr, BOXES: gl.constexpr, BLOCKS: gl.constexpr, STEPS: gl.constexpr,
+    BLOCK: gl.constexpr, NUM_COLUMNS: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr,
 ):  # fmt: skip
+    SCALES: gl.constexpr = 2 + BOXES
     lane = gl.arange(0, 64, layout=gl.BlockedLayout([2], [32], [1], [0]))
     num_tiles = gl.load(num_tiles_)
     num_rows = x.shape[0]
@@ -39,64 +40,74 @@ def _produce(
         post(board, posted, taken, tile, expert, row, rows, column, 1)
         tile += 1
         next_expert, next_row, next_rows, next_column = expert + 0, row + 0, rows + 0, column + 0
-        w_row = expert * W + column * BC
         x_at = x_scales + row + lane
-        # One scale, for 64 rows: to a consumer it is another of each row. Where there is no second block, any will do.
-        block = column * (BC // BLOCK)
-        up_block = block + W_BLOCKS // 2 if GATED else gl.minimum(block + 1, W_BLOCKS - 1)
-        w_at = w_scales + (expert * W_BLOCKS + block) * STEPS + gl.zeros_like(lane)
-        up_at = w_scales + (expert * W_BLOCKS + up_block) * STEPS + gl.zeros_like(lane)
-        for k in range(STEPS):
-            if k == (STEPS - AHEAD if STEPS > AHEAD else 0):
-                next_expert, next_row, next_rows, next_column = draw(
-                    turns, num_tiles, tile_expert, tile_row, tile_rows, NUM_COLUMNS, GROUP, 1
-                )  # fmt: skip
-            mbarrier.wait(empty.index(stage), phase)
-            bar = full.index(stage)
-            if rows > 64:
-                mbarrier.expect(bar, 2 * w_desc.block_type.nbytes + 2 * x.block_type.nbytes)
-                tma.async_copy_global_to_shared(x, [row + 64, k * BLOCK], bar, rows_A.index(2 * stage + 1))
-                async_copy.async_copy_global_to_shared(scales.index(4 * stage + 1), x_at + (k * num_rows + 64))
-            else:
-                mbarrier.expect(bar, 2 * w_desc.block_type.nbytes + x.block_type.nbytes)
-            tma.async_copy_global_to_shared(x, [row, k * BLOCK], bar, rows_A.index(2 * stage))
-            _load_weights(w_desc, w_row, k * BLOCK, UP, bar, weights, stage)
-            async_copy.async_copy_global_to_shared(scales.index(4 * stage), x_at + k * num_rows)
-            async_copy.async_copy_global_to_shared(scales.index(4 * stage + 2), w_at + k)
-            async_copy.async_copy_global_to_shared(scales.index(4 * stage + 3), up_at + k)
-            async_copy.mbarrier_arrive(bar, increment_count=False)
-            stage, phase = _advance(stage, phase, STAGES)
+        for half in range(PASSES):
+            w_row = expert * (STEPS * PASSES * COLUMNS) + half * COLUMNS + column * (BOXES * BLOCK)
+            for k in range(STEPS):
+                if (half == PASSES - 1) & (k == (STEPS - AHEAD if STEPS > AHEAD else 0)):
+                    next_expert, next_row, next_rows, next_column = draw(
+                        turns, num_tiles, tile_expert, tile_row, tile_rows, NUM_COLUMNS, GROUP, 1
+                    )  # fmt: skip
+                mbarrier.wait(empty.index(stage), phase)
+                bar = full.index(stage)
+                if rows > 64:
+                    mbarrier.expect(bar, BOXES * w_desc.block_type.nbytes + 2 * x.block_type.nbytes)
+                    tma.async_copy_global_to_shared(x, [row + 64, k * BLOCK], bar, rows_A.index(2 * stage + 1))
+                    async_copy.async_copy_global_to_shared(
+                        scales.index(SCALES * stage + 1), x_at + (k * num_rows + 64)
+                    )  # fmt: skip
+                else:
+                    mbarrier.expect(bar, BOXES * w_desc.block_type.nbytes + x.block_type.nbytes)
+                tma.async_copy_global_to_shared(x, [row, k * BLOCK], bar, rows_A.index(2 * stage))
+                async_copy.async_copy_global_to_shared(scales.index(SCALES * stage), x_at + k * num_rows)
+                for box in gl.static_range(BOXES):
+                    tma.async_copy_global_to_shared(
+                        w_desc, [w_row + k * (PASSES * COLUMNS) + box * BLOCK, 0], bar,
+                        weights.index(BOXES * stage + box),
+                    )  # fmt: skip
+                    # One scale, for 64 rows: to a consumer it is another of each row. Past the last block any will do.
+                    block = (expert * PASSES + half) * BLOCKS + gl.minimum(column * BOXES + box, BLOCKS - 1)
+                    async_copy.async_copy_global_to_shared(
+                        scales.index(SCALES * stage + 2 + box), w_scales + (block * STEPS + k) + gl.zeros_like(lane)
+                    )  # fmt: skip
+                async_copy.mbarrier_arrive(bar, increment_count=False)
+                stage, phase = _advance(stage, phase, STAGES)
         expert, row, rows, column = next_expert, next_row, next_rows, next_column
     post(board, posted, taken, tile, expert, row, rows, column, 1)
     leave(turns, 1)
 
 
 @gluon.jit
-def _block(PART: gl.constexpr, HALF: gl.constexpr, rows_A, weights, scales, stage, part, LAYOUT: gl.constexpr):
+def _block(
+    PART: gl.constexpr, BOX: gl.constexpr, BOXES: gl.constexpr, rows_A, weights, scales, stage, part,
+    LAYOUT: gl.constexpr,
+):  # fmt: skip
     """``[64, BLOCK]`` of a stage in the registers of `part`, and the scales of its rows."""
     ROWS: gl.constexpr = gl.SliceLayout(1, LAYOUT)
     token = warpgroup_mma(
-        rows_A.index(2 * stage + PART), weights.index(2 * stage + HALF).permute((1, 0)),
-        part, use_acc=False, is_async=True,
+        rows_A.index(2 * stage + PART), weights.index(BOXES * stage + BOX).permute((1, 0)), part,
+        use_acc=False, is_async=True,
     )  # fmt: skip
-    scale = scales.index(4 * stage + PART).load(ROWS) * scales.index(4 * stage + 2 + HALF).load(ROWS)
+    at = (2 + BOXES) * stage
+    scale = scales.index(at + PART).load(ROWS) * scales.index(at + 2 + BOX).load(ROWS)
     return warpgroup_mma_wait(0, deps=(token,)), scale[:, None]
 
 
 @gluon.jit
 def _multiply(
-    PART: gl.constexpr, rows_A, weights, scales, full, empty, stage, phase,
+    PART: gl.constexpr, BOXES: gl.constexpr, rows_A, weights, scales, full, empty, stage, phase,
     STEPS: gl.constexpr, STAGES: gl.constexpr, BLOCK: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
-    """Twice ``[64, BLOCK]`` in float32, and where the ring stands then."""
+    """``[64, BLOCK]`` in float32 of the first box and of the last one, and where the ring stands then."""
     left = gl.zeros([64, BLOCK], gl.float32, LAYOUT)
     right = gl.zeros([64, BLOCK], gl.float32, LAYOUT)
     part = gl.zeros([64, BLOCK], gl.float32, LAYOUT)
     for _ in range(STEPS):
         mbarrier.wait(full.index(stage), phase)
-        part, scale = _block(PART, 0, rows_A, weights, scales, stage, part, LAYOUT)
-        left += part * scale
-        part, scale = _block(PART, 1, rows_A, weights, scales, stage, part, LAYOUT)
+        part, scale = _block(PART, 0, BOXES, rows_A, weights, scales, stage, part, LAYOUT)
+        if BOXES == 2:
+            left += part * scale
+            part, scale = _block(PART, 1, BOXES, rows_A, weights, scales, stage, part, LAYOUT)
         mbarrier.arrive(empty.index(stage))
         right += part * scale
         stage, phase = _advance(stage, phase, STAGES)
@@ -132,38 +143,28 @@ def _store_values(out_desc, staging, out, row, column, BLOCK: gl.constexpr):
 
 @gluon.jit
 def _finish(
-    left, right, bias, out_desc, out_scales, staging, expert, row, column,
-    COLUMNS: gl.constexpr, W: gl.constexpr, UP: gl.constexpr, GATED: gl.constexpr, BLOCK: gl.constexpr,
-    LAYOUT: gl.constexpr,
+    gate, up, bias, out_desc, out_scales, staging, expert, row, column,
+    COLUMNS: gl.constexpr, PASSES: gl.constexpr, BLOCK: gl.constexpr, LAYOUT: gl.constexpr,
     KIND: gl.constexpr, ALPHA: gl.constexpr, BETA: gl.constexpr, CLAMP: gl.constexpr, AFTER: gl.constexpr,
 ):  # fmt: skip
-    """Bias, activation and store of what belongs to output columns from `column` on."""
+    """Bias, activation and store of the output columns from `column` on."""
     if bias is not None:
-        left += _bias(bias, expert * W, column, COLUMNS, LAYOUT, BLOCK)
-        if GATED:
-            right += _bias(bias, expert * W + UP, column, COLUMNS, LAYOUT, BLOCK)
-        else:
-            right += _bias(bias, expert * W, column + BLOCK, COLUMNS, LAYOUT, BLOCK)
-    out = activate(left, right, KIND, ALPHA, BETA, CLAMP, AFTER)
+        gate += _bias(bias, expert * PASSES * COLUMNS, column, COLUMNS, LAYOUT, BLOCK)
+        if PASSES == 2:
+            up += _bias(bias, expert * PASSES * COLUMNS + COLUMNS, column, COLUMNS, LAYOUT, BLOCK)
+    out = activate(gate, up if PASSES == 2 else gate, KIND, ALPHA, BETA, CLAMP, AFTER)
     if out_scales is None:
         _store_values(out_desc, staging, out, row, column, BLOCK)
     else:
         _store_codes(out_desc, out_scales, staging, out, row, column, COLUMNS, BLOCK, LAYOUT)
-    if not GATED:  # noqa: SIM102 - this is decided by the compiler, the next by the GPU
-        if column + BLOCK < COLUMNS:
-            out = activate(right, right, KIND, ALPHA, BETA, CLAMP, AFTER)
-            if out_scales is None:
-                _store_values(out_desc, staging, out, row, column + BLOCK, BLOCK)
-            else:
-                _store_codes(out_desc, out_scales, staging, out, row, column + BLOCK, COLUMNS, BLOCK, LAYOUT)
 
 
 @gluon.jit
 def _consume(
     PART: gl.constexpr, bias, out_desc, out_scales, rows_A, weights, scales, staging, full, empty,
     board, posted, taken,
-    COLUMNS: gl.constexpr, W: gl.constexpr, UP: gl.constexpr, GATED: gl.constexpr, BC: gl.constexpr,
-    STEPS: gl.constexpr, BLOCK: gl.constexpr, STAGES: gl.constexpr,
+    COLUMNS: gl.constexpr, PASSES: gl.constexpr, BOXES: gl.constexpr, STEPS: gl.constexpr, BLOCK: gl.constexpr,
+    STAGES: gl.constexpr,
     KIND: gl.constexpr, ALPHA: gl.constexpr, BETA: gl.constexpr, CLAMP: gl.constexpr, AFTER: gl.constexpr,
 ):  # fmt: skip
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK, 32])
@@ -172,15 +173,28 @@ def _consume(
     while rows > 0:
         if rows > 64 * PART:
             left, right, stage, phase = _multiply(
-                PART, rows_A, weights, scales, full, empty, stage, phase, STEPS, STAGES, BLOCK, LAYOUT
+                PART, BOXES, rows_A, weights, scales, full, empty, stage, phase, STEPS, STAGES, BLOCK, LAYOUT
             )
-            _finish(
-                left, right, bias, out_desc, out_scales, staging.index(PART), expert, row + 64 * PART, column * BC,
-                COLUMNS, W, UP, GATED, BLOCK, LAYOUT, KIND, ALPHA, BETA, CLAMP, AFTER,
-            )  # fmt: skip
+            first, own, own_row = column * (BOXES * BLOCK), staging.index(PART), row + 64 * PART
+            if BOXES == 2:
+                _finish(
+                    left, left, bias, out_desc, out_scales, own, expert, own_row, first,
+                    COLUMNS, PASSES, BLOCK, LAYOUT, KIND, ALPHA, BETA, CLAMP, AFTER,
+                )  # fmt: skip
+                first += BLOCK
+            up = right
+            if PASSES == 2:
+                _, up, stage, phase = _multiply(
+                    PART, BOXES, rows_A, weights, scales, full, empty, stage, phase, STEPS, STAGES, BLOCK, LAYOUT
+                )
+            if first < COLUMNS:
+                _finish(
+                    right, up, bias, out_desc, out_scales, own, expert, own_row, first,
+                    COLUMNS, PASSES, BLOCK, LAYOUT, KIND, ALPHA, BETA, CLAMP, AFTER,
+                )  # fmt: skip
         else:
             # Nothing here for the second consumer, but `empty` counts both.
-            for _ in range(STEPS):
+            for _ in range(PASSES * STEPS):
                 mbarrier.wait(full.index(stage), phase)
                 mbarrier.arrive(empty.index(stage))
                 stage, phase = _advance(stage, phase, STAGES)
@@ -192,33 +206,35 @@ def _consume(
 @gluon.jit
 def grouped_fp8_gemm(
     x, x_scales, w_desc, w_scales, bias, out_desc, out_scales, tile_expert, tile_row, tile_rows, num_tiles, turns,
-    K: gl.constexpr, COLUMNS: gl.constexpr, GATED: gl.constexpr, BLOCK: gl.constexpr, STAGES: gl.constexpr,
-    GROUP: gl.constexpr, PDL: gl.constexpr,
+    K: gl.constexpr, COLUMNS: gl.constexpr, PASSES: gl.constexpr, BOXES: gl.constexpr, BLOCK: gl.constexpr,
+    STAGES: gl.constexpr, GROUP: gl.constexpr, PDL: gl.constexpr,
     KIND: gl.constexpr, ALPHA: gl.constexpr, BETA: gl.constexpr, CLAMP: gl.constexpr, AFTER: gl.constexpr,
 ):  # fmt: skip
-    """``out[r] = activate(rows[r] @ w[expert of r].T + bias)`` for tiles of up to 128 rows and two blocks of weights.
+    """``out[r] = activate(rows[r] @ w[expert of r].T + bias)`` for tiles of up to 128 rows and `BOXES` (1, 2) blocks
+    of columns.
 
-    `x` describes e4m3 rows ``[R, K]`` in boxes of 64, `w_desc` the weights of all experts as one matrix in blocks of
-    `BLOCK` rows: one of gate rows and one of up rows when `GATED`, else two neighbours. Scales are float32,
-    ``[K / BLOCK, R]`` and one for each block of weights. `out` is e4m3 where there are `out_scales`.
+    `x` describes e4m3 rows ``[R, K]`` in boxes of 64, `w_desc` the weights ``[experts, K / BLOCK, rows, BLOCK]`` as one
+    matrix of `BLOCK` columns in boxes of as many rows. Of the rows there are `PASSES` times `COLUMNS`: with 2 those of
+    gate come first, and a tile multiplies by the ones, then by the others, one block at a time. Past an expert's last
+    row they are of other columns, for output columns that nobody stores. Scales are float32, ``[K / BLOCK, R]`` and
+    one for each block of weights. `out` is e4m3 where there are `out_scales`.
     """
+    gl.static_assert(PASSES * BOXES <= 2, "sums of two blocks fit the registers, beside a product")
     if PDL:
         gl.inline_asm_elementwise("griddepcontrol.wait; // $0", "=r", [], dtype=gl.int32, is_pure=False, pack=1)
         gl.inline_asm_elementwise(
             "griddepcontrol.launch_dependents; // $0", "=r", [], dtype=gl.int32, is_pure=False, pack=1
         )  # fmt: skip
-    W: gl.constexpr = 2 * COLUMNS if GATED else COLUMNS
-    UP: gl.constexpr = COLUMNS if GATED else BLOCK
-    BC: gl.constexpr = BLOCK if GATED else 2 * BLOCK
     BLOCKS: gl.constexpr = (COLUMNS + BLOCK - 1) // BLOCK
-    W_BLOCKS: gl.constexpr = 2 * BLOCKS if GATED else BLOCKS
-    NUM_COLUMNS: gl.constexpr = (COLUMNS + BC - 1) // BC
+    NUM_COLUMNS: gl.constexpr = (BLOCKS + BOXES - 1) // BOXES
     STEPS: gl.constexpr = (K + BLOCK - 1) // BLOCK
     T: gl.constexpr = w_desc.dtype
     rows_A = gl.allocate_shared_memory(T, [2 * STAGES, 64, BLOCK], x.layout)
-    weights = gl.allocate_shared_memory(T, [2 * STAGES, BLOCK, BLOCK], w_desc.layout)
-    # Of two times 64 rows, and of two blocks of weights.
-    scales = gl.allocate_shared_memory(gl.float32, [4 * STAGES, 64], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    weights = gl.allocate_shared_memory(T, [BOXES * STAGES, BLOCK, BLOCK], w_desc.layout)
+    # Of two times 64 rows, and of blocks of weights.
+    scales = gl.allocate_shared_memory(
+        gl.float32, [(2 + BOXES) * STAGES, 64], gl.SwizzledSharedLayout(1, 1, 1, [0])
+    )  # fmt: skip
     staging = gl.allocate_shared_memory(out_desc.dtype, [2, 64, out_desc.block_type.shape[1]], out_desc.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -231,15 +247,15 @@ def grouped_fp8_gemm(
         [
             (_consume, (
                 0, bias, out_desc, out_scales, rows_A, weights, scales, staging, full, empty, board, posted, taken,
-                COLUMNS, W, UP, GATED, BC, STEPS, BLOCK, STAGES, KIND, ALPHA, BETA, CLAMP, AFTER,
+                COLUMNS, PASSES, BOXES, STEPS, BLOCK, STAGES, KIND, ALPHA, BETA, CLAMP, AFTER,
             )),
             (_consume, (
                 1, bias, out_desc, out_scales, rows_A, weights, scales, staging, full, empty, board, posted, taken,
-                COLUMNS, W, UP, GATED, BC, STEPS, BLOCK, STAGES, KIND, ALPHA, BETA, CLAMP, AFTER,
+                COLUMNS, PASSES, BOXES, STEPS, BLOCK, STAGES, KIND, ALPHA, BETA, CLAMP, AFTER,
             )),
             (_produce, (
                 x, x_scales, w_desc, w_scales, tile_expert, tile_row, tile_rows, num_tiles, turns, rows_A, weights,
-                scales, full, empty, board, posted, taken, W, UP, GATED, BC, W_BLOCKS, STEPS, BLOCK, NUM_COLUMNS,
+                scales, full, empty, board, posted, taken, COLUMNS, PASSES, BOXES, BLOCKS, STEPS, BLOCK, NUM_COLUMNS,
                 STAGES, GROUP,
             )),
         ],
