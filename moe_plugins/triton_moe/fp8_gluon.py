@@ -58,11 +58,11 @@ def up(
     `x` are tokens in the rows of the map. Rows of `h` that are no pairs are undefined. Raises ``ValueError`` unless
     weights have scales by block, and `x` and `h` by group of 128 columns.
     """
-    _, hidden, inter = weights.w2_EHI.shape
+    _, hidden, inter = weights.sizes
     _check(weights, x)
     _check(weights, h)
     _launch(
-        x, found, weights.fc1_EGH, weights.s1, weights.b1_EG, h.data, h.scales, config, programs, pdl,
+        x, found, weights.fc1, weights.s1, weights.b1_EG, h.data, h.scales, config, programs, pdl,
         {"K": hidden, "COLUMNS": inter, "PASSES": weights.halves, "BOXES": 1, **activation_meta(activation)},
     )  # fmt: skip
 
@@ -78,11 +78,11 @@ def down(
     pdl: bool = False,
 ) -> None:
     """FC2 of every row of the map, into `y_RH`, bfloat16 or float16; not weighed. Raises as :func:`up` does."""
-    _, hidden, inter = weights.w2_EHI.shape
+    _, hidden, inter = weights.sizes
     _check(weights, h)
     identity = activation_meta(Activation(ActivationType.IDENTITY))
     _launch(
-        h, found, weights.w2_EHI, weights.s2, weights.b2_EH, y_RH, None, config, programs, pdl,
+        h, found, weights.w2, weights.s2, weights.b2_EH, y_RH, None, config, programs, pdl,
         {"K": inter, "COLUMNS": hidden, "PASSES": 1, "BOXES": 2, **identity},
     )  # fmt: skip
 
@@ -115,7 +115,7 @@ def _launch(
     stages = config.stages or (5 if out_scales is not None else 4)
     cut = {"BLOCK": BLOCK, "STAGES": stages, "GROUP": config.group}
     args = (
-        _boxes(x.data, 64, BLOCK), x.scales, _boxes(w.flatten(0, 1), BLOCK, BLOCK), w_scales, bias,
+        _boxes(x.data, 64, BLOCK), x.scales, _boxes(w.flatten(0, 2), BLOCK, BLOCK), w_scales, bias,
         _boxes(out, 64, BLOCK if out_scales is not None or stages < 4 else BLOCK // 2), out_scales,
         found.tile_expert, found.tile_row, found.tile_rows, found.num_tiles, found.turns,
     )  # fmt: skip

@@ -22,8 +22,9 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from moe_core.activation import Activation
 from moe_plugins.triton_moe.activation import activate, activation_meta
 from moe_plugins.triton_moe.expert_map import ExpertMap
+from moe_plugins.triton_moe.fp8_blocks import block_of
 from moe_plugins.triton_moe.fp8_scales import row_scales, row_scales_of, store_codes, weight_scale
-from moe_plugins.triton_moe.fp8_weights import Fp8Rows, Fp8Weights, check_steps
+from moe_plugins.triton_moe.fp8_weights import BLOCK, Fp8Rows, Fp8Weights, check_steps
 from moe_plugins.triton_moe.grouped import halves, raster, read, store
 from moe_plugins.triton_moe.launch import launch
 
@@ -38,7 +39,7 @@ class Fp8GroupedConfig(NamedTuple):
     columns: int = 64
     """Output columns of a tile, a divisor of 128; where they are gated, twice as many weight rows."""
     block: int = 128
-    """Of the inner dimension, per stage."""
+    """Of the inner dimension, per stage: a divisor of 128."""
     warps: int = 4
     stages: int = 3
     group: int = 8
@@ -70,15 +71,14 @@ def up(
     `x` are tokens where `config` gathers, otherwise :func:`~moe_plugins.triton_moe.quant_rows.quantize_pairs` of them;
     ``config.block`` divides its groups. Rows of `h` that are no pairs are undefined.
     """
-    num_local, hidden, inter = weights.w2_EHI.shape
-    check_steps(weights, x, config.block)
+    _, hidden, inter = weights.sizes
+    check_steps(x, config.block)
     if not h.static and h.group != config.scaled:
         raise ValueError(f"asked for {config}; found h in groups of {h.group}, needed {config.scaled}")
     # Gate and up apart: one box holds the same columns of both, and ends where each of them ends.
-    fc1 = TensorDescriptor(
-        weights.fc1_EGH, [num_local * weights.halves, inter, hidden], [inter * hidden, hidden, 1],
-        [weights.halves, config.columns, config.block],
-    )  # fmt: skip
+    fc1 = TensorDescriptor.from_tensor(
+        weights.fc1.view(-1, inter, BLOCK), [weights.halves, config.columns, config.block]
+    )
     x_data = x.data if config.gathers else TensorDescriptor.from_tensor(x.data, [config.rows, config.block])
     _launch(
         _up,
@@ -104,11 +104,9 @@ def down(
     pdl: bool = False,
 ) -> None:
     """FC2 of every row of the map, into `y_RH`; not weighed. ``config.block`` divides the groups of `h`."""
-    num_local, hidden, inter = weights.w2_EHI.shape
-    check_steps(weights, h, config.block)
-    w2 = TensorDescriptor(
-        weights.w2_EHI, [num_local, hidden, inter], [hidden * inter, inter, 1], [1, config.columns, config.block]
-    )
+    _, hidden, inter = weights.sizes
+    check_steps(h, config.block)
+    w2 = TensorDescriptor.from_tensor(weights.w2.flatten(0, 1), [1, config.columns, config.block])
     h_box = TensorDescriptor.from_tensor(h.data, [config.rows, config.block])
     _launch(
         _down, (h_box, h.scales, w2, weights.s2, weights.r2, weights.b2_EH, y_RH, len(h.data)),
@@ -166,7 +164,7 @@ def _neurons(
             a = tl.load(x_at + k0, mask=here[:, None], other=0.0)
         else:
             a = tl.load(x_at + k0, mask=here[:, None] & (k0 + k < H)[None, :], other=0.0)
-        w = tl.reshape(fc1.load([e * HALVES, n0, k0]), [HALVES * BN, BK])
+        w = tl.reshape(fc1.load([block_of(e, k0, H) * HALVES, n0, k0 % 128]), [HALVES * BN, BK])
         if BLOCKS or SCALED > 0:
             # Those of the next step are asked for now.
             next_x = row_scales(x_scales, token, here, k0 + BK, num_tokens, H, SCALED, STATIC)
@@ -267,7 +265,7 @@ def _down(
     w_scale = weight_scale(s2, e, n0, 0, H, I, BLOCKS)
     for k0 in tl.range(0, I, BK, num_stages=STAGES):
         a = h_box.load([first, k0])
-        w = tl.reshape(w2.load([e, n0, k0]), [BN, BK])
+        w = tl.reshape(w2.load([block_of(e, k0, I), n0, k0 % 128]), [BN, BK])
         if BLOCKS or SCALED > 0:
             next_h = row_scales(h_scales, row, here, k0 + BK, max_rows, I, SCALED, STATIC)
             next_w = weight_scale(s2, e, n0, k0 + BK, H, I, BLOCKS)

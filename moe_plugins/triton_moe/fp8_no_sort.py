@@ -18,9 +18,10 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from moe_core.activation import Activation
 from moe_plugins.triton_moe.activation import activate, activation_meta
+from moe_plugins.triton_moe.fp8_blocks import column_at, row_at
 from moe_plugins.triton_moe.fp8_weights import BLOCK, Fp8Weights
 from moe_plugins.triton_moe.launch import launch
-from moe_plugins.triton_moe.no_sort import NoSortConfig, weight_rows
+from moe_plugins.triton_moe.no_sort import NoSortConfig
 
 VECTOR: Final = tl.constexpr(16)
 """Columns that a thread loads at once."""
@@ -45,12 +46,12 @@ def run(
     Of `config`, blocks are at least 128, and `up_neurons` divides 128.
     """
     num_tokens, hidden = out_TH.shape
-    num_local, _, inter = weights.w2_EHI.shape
+    num_local, _, inter = weights.sizes
     num_pairs, top_k = ids_TK.numel(), ids_TK.shape[1]
     sizes = {"L": num_local, "H": hidden, "I": inter, "K": top_k, "BLOCKS": weights.blocks, "PDL": pdl}
     launch(
         _up, (num_pairs * triton.cdiv(inter, config.up_neurons),),
-        (weights.fc1_EGH, weights.s1, weights.r1, weights.b1_EG, x_TH, h_PI, ids_TK, slot_start),
+        (weights.fc1, weights.s1, weights.r1, weights.b1_EG, x_TH, h_PI, ids_TK, slot_start),
         {
             **sizes, "N": config.up_neurons, "BLOCK": _block(config.up_block, hidden), "HALVES": weights.halves,
             **activation_meta(activation),
@@ -59,7 +60,7 @@ def run(
     )  # fmt: skip
     launch(
         _down, (num_tokens * triton.cdiv(hidden, config.down_columns),),
-        (weights.w2_EHI, weights.s2, weights.r2, weights.b2_EH, h_PI, out_TH, ids_TK, scales_TK, slot_start),
+        (weights.w2, weights.s2, weights.r2, weights.b2_EH, h_PI, out_TH, ids_TK, scales_TK, slot_start),
         {
             **sizes, "N": config.down_columns, "BLOCK": _block(config.down_block, inter),
             "EXPERTS": triton.next_power_of_2(top_k),
@@ -70,6 +71,18 @@ def run(
 
 def _block(most: int, width: int) -> int:
     return max(min(most, int(triton.next_power_of_2(width))), BLOCK)
+
+
+@triton.jit
+def _weight_rows(w, at_N, is_row_N, k, ROWS: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr):
+    """Tile ``[N, BLOCK]`` of weight rows, of `ROWS`, that begin at `at_N`, from column `k` on; zero past the last."""
+    kk = k + tl.arange(0, BLOCK)
+    COLUMNS: tl.constexpr = (K + SCALED - 1) // SCALED * SCALED
+    is_column = kk >= 0 if COLUMNS % BLOCK == 0 else kk < COLUMNS
+    return tl.load(
+        w + at_N[:, None] + column_at(kk, ROWS)[None, :],
+        mask=is_row_N[:, None] & is_column[None, :], other=0.0, eviction_policy="evict_first",
+    )  # fmt: skip
 
 
 @triton.jit
@@ -112,7 +125,7 @@ def _up(
     e = tl.load(ids + pair) - slot_start
     if (e >= 0) & (e < L):
         is_row = n < I
-        at = e.to(tl.int64) * (HALVES * I * H) + n * H
+        at = row_at(e, n, HALVES * I, H)
         COLUMNS: tl.constexpr = (H + SCALED - 1) // SCALED if BLOCKS else 1
         ROWS: tl.constexpr = (I + SCALED - 1) // SCALED if BLOCKS else 1
         row_of_scales = (e * HALVES * ROWS + (n0 // SCALED if BLOCKS else 0)) * COLUMNS
@@ -120,9 +133,9 @@ def _up(
         gate_parts = tl.zeros([N, BLOCK // VECTOR], tl.float32)
         up_parts = tl.zeros([N, BLOCK // VECTOR], tl.float32)
         for k in tl.static_range(0, H, BLOCK):
-            gate_w = weight_rows(fc1, at, is_row, k, H, BLOCK)
+            gate_w = _weight_rows(fc1, at, is_row, k, HALVES * I, H, BLOCK)
             if HALVES == 2:
-                up_w = weight_rows(fc1, at + I * H, is_row, k, H, BLOCK)
+                up_w = _weight_rows(fc1, at + I * SCALED, is_row, k, HALVES * I, H, BLOCK)
             kk = k + tl.arange(0, BLOCK)
             row = tl.load(x + (pair // K) * H + kk, mask=kk < H, other=0.0).to(tl.float32)[None, :]
             if BLOCKS:
@@ -167,8 +180,8 @@ def _down(
     here = (e >= 0) & (e < L) & (s < K)
     scale = tl.where(here, tl.load(scales + token * K + s, mask=s < K, other=0.0), 0.0)
     is_row = here & (n < H)
-    at = e.to(tl.int64) * (H * I) + n * I
-    w = weight_rows(w2, at, is_row, 0, I, BLOCK)
+    at = row_at(e, n, H, I)
+    w = _weight_rows(w2, at, is_row, 0, H, I, BLOCK)
     if BLOCKS:
         # Foreign experts read those of the first and multiply zeros.
         row_of_scales = tl.where(is_row, e * ((H + SCALED - 1) // SCALED) + n // SCALED, 0)
@@ -182,7 +195,7 @@ def _down(
     parts = tl.zeros([ROWS, BLOCK // VECTOR], tl.float32)
     for i in tl.static_range(0, I, BLOCK):
         if i > 0:
-            w = weight_rows(w2, at, is_row, i, I, BLOCK)
+            w = _weight_rows(w2, at, is_row, i, H, I, BLOCK)
             if BLOCKS:
                 w_scales = _block_scales(s2, at_scales, i, I, BLOCK)
         ii = i + tl.arange(0, BLOCK)

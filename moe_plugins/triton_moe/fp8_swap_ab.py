@@ -19,10 +19,11 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from moe_core.activation import Activation
 from moe_plugins.triton_moe.activation import activate, activation_meta
 from moe_plugins.triton_moe.expert_map import ExpertMap
+from moe_plugins.triton_moe.fp8_blocks import column_at, row_at
 from moe_plugins.triton_moe.fp8_scales import row_scales, row_scales_of, store_codes, weight_scale
 from moe_plugins.triton_moe.fp8_weights import Fp8Rows, Fp8Weights, check_steps
 from moe_plugins.triton_moe.launch import launch
-from moe_plugins.triton_moe.swap_ab import token_tile, weight_tile
+from moe_plugins.triton_moe.swap_ab import token_tile
 
 
 class Fp8SwapConfig(NamedTuple):
@@ -33,7 +34,7 @@ class Fp8SwapConfig(NamedTuple):
     columns: int = 64
     """Weight rows of a program; gate and up rows of each."""
     block: int = 128
-    """Of the inner dimension, per step."""
+    """Of the inner dimension, per step: a divisor of 128."""
     stages: int = 3
     warps: int = 4
     unroll: int = 1
@@ -63,14 +64,14 @@ def up(
 ) -> None:
     """FC1 and the activation of every row of the map, of the tokens `x`, into `h`, which is static or in groups of
     ``config.columns``, a divisor of 128; ``config.block`` divides the groups of `x`."""
-    _, hidden, inter = weights.w2_EHI.shape
-    check_steps(weights, x, config.block)
+    _, hidden, inter = weights.sizes
+    check_steps(x, config.block)
     if not h.static and h.group != config.columns:
         raise ValueError(f"asked for {config.columns} columns; found h in groups of {h.group}, needed the same")
     launch(
         _up, (found.max_tiles * triton.cdiv(inter, config.columns),),
         (
-            x.data, x.scales, weights.fc1_EGH, weights.s1, weights.r1, weights.b1_EG, h.data, h.scales,
+            x.data, x.scales, weights.fc1, weights.s1, weights.r1, weights.b1_EG, h.data, h.scales,
             found.pair_of_row, found.tile_expert, found.tile_row, found.tile_rows, found.num_tiles,
             len(x.data), len(h.data),
         ),
@@ -94,12 +95,12 @@ def down(
 ) -> None:
     """FC2 of every row of the map, into `y_RH`; not weighed. ``config.block`` divides the groups of `h`, and
     ``config.columns`` 128."""
-    _, hidden, inter = weights.w2_EHI.shape
-    check_steps(weights, h, config.block)
+    _, hidden, inter = weights.sizes
+    check_steps(h, config.block)
     launch(
         _down, (found.max_tiles * triton.cdiv(hidden, config.columns),),
         (
-            h.data, h.scales, weights.w2_EHI, weights.s2, weights.r2, weights.b2_EH, y_RH,
+            h.data, h.scales, weights.w2, weights.s2, weights.r2, weights.b2_EH, y_RH,
             found.tile_expert, found.tile_row, found.tile_rows, found.num_tiles, len(h.data),
         ),
         {
@@ -108,6 +109,18 @@ def down(
         },
         num_warps=config.warps, num_stages=config.stages, pdl=pdl,
     )  # fmt: skip
+
+
+@triton.jit
+def _weight_tile(w, at_N, is_row_N, k, ROWS: tl.constexpr, BLOCK: tl.constexpr, ALL_ROWS: tl.constexpr):
+    """Tile ``[N, BLOCK]`` of weight rows, of `ROWS`, that begin at `at_N`, from column `k` on; zero past the last."""
+    kk = column_at(k, ROWS) + tl.arange(0, BLOCK)
+    pointers = w + at_N[:, None] + kk[None, :]
+    if ALL_ROWS:
+        tile = tl.load(pointers, eviction_policy="evict_first")
+    else:
+        tile = tl.load(pointers, mask=is_row_N[:, None], other=0.0, eviction_policy="evict_first")
+    return tile
 
 
 @triton.jit
@@ -142,7 +155,7 @@ def _up(
         # Rows of gate, then the same of up: one operand.
         m = tl.arange(0, HALVES * N)
         is_row = n0 + m % N < I
-        at = e.to(tl.int64) * (HALVES * I * H) + (m // N * I + n0 + m % N) * H
+        at = row_at(e, m // N * I + n0 + m % N, HALVES * I, H)
         acc = tl.zeros([HALVES * N, T], tl.float32)
         gate, up_ = tl.zeros([N, T], tl.float32), tl.zeros([N, T], tl.float32)
         x_scale = row_scales(x_scales, token, is_token, 0, num_tokens, H, SCALED, STATIC)
@@ -150,7 +163,7 @@ def _up(
         up_scale = weight_scale(s1, e * HALVES + HALVES - 1, n0, 0, I, H, BLOCKS)
         for k in tl.range(0, H, BLOCK, num_stages=STAGES, loop_unroll_factor=UNROLL):
             tokens = token_tile(x, at_x, is_token, k, H, BLOCK)
-            w = weight_tile(fc1, at, is_row, k, H, BLOCK, I % N == 0)
+            w = _weight_tile(fc1, at, is_row, k, HALVES * I, BLOCK, I % N == 0)
             if BLOCKS or SCALED > 0:
                 # Those of the next step are asked for now.
                 next_x = row_scales(x_scales, token, is_token, k + BLOCK, num_tokens, H, SCALED, STATIC)
@@ -210,13 +223,13 @@ def _down(
         n0 = tl.program_id(0) % NUM_COLUMNS * N
         n = n0 + tl.arange(0, N)
         is_row = n < H
-        at = e.to(tl.int64) * (H * I) + n * I
+        at = row_at(e, n, H, I)
         acc = tl.zeros([N, T], tl.float32)
         h_scale = row_scales(h_scales, row, is_token, 0, max_rows, I, SCALED, STATIC)
         w_scale = weight_scale(s2, e, n0, 0, H, I, BLOCKS)
         for k in tl.range(0, I, BLOCK, num_stages=STAGES, loop_unroll_factor=UNROLL):
             tokens = token_tile(h, at_h, is_token, k, I, BLOCK)
-            w = weight_tile(w2, at, is_row, k, I, BLOCK, H % N == 0)
+            w = _weight_tile(w2, at, is_row, k, H, BLOCK, H % N == 0)
             if BLOCKS or SCALED > 0:
                 next_h = row_scales(h_scales, row, is_token, k + BLOCK, max_rows, I, SCALED, STATIC)
                 next_w = weight_scale(s2, e, n0, k + BLOCK, H, I, BLOCKS)

@@ -17,7 +17,7 @@ from moe_core.contract.vocabulary import CandidateKind, DType, QuantAlgo, TokenL
 from moe_plugins.triton_moe import ABLE, ACTIVATION, ROW_BYTES, TRITON
 
 WHOLE_BLOCKS = tuple(AdjustmentRule(fact=fact, multiple=128) for fact in ("hidden_size", "intermediate_size_per_tp"))
-"""Rows of words are padded to whole blocks."""
+"""Rows of weights are padded to whole blocks."""
 PART_OF_A_BLOCK = AdjustmentRule(kind="sub_block", fact="intermediate_size_per_tp", multiple=128)
 """The first and the last block of a share may be part of one: before a first, neurons of nothing fill it up."""
 
@@ -67,11 +67,11 @@ def _experts(
 
 
 def _fp8(
-    quant: QuantAlgo, title: str, *others: Requirement, adjustments: tuple[AdjustmentRule, ...] = ()
+    quant: QuantAlgo, title: str, *others: Requirement, adjustments: tuple[AdjustmentRule, ...] = WHOLE_BLOCKS
 ) -> MoECandidate:
     # To round tokens and the activation to e4m3 changes results by 0.033 to 0.055, most where a clamp is tight.
     return _experts(
-        quant, title, "fp8", *others, unit=16, tolerance=6e-2, layout="e4m3_fc1_halves_k_major",
+        quant, title, "fp8", *others, unit=16, tolerance=6e-2, layout="e4m3_blocks_fc1_halves",
         adjustments=adjustments, quantizes_activations=True,
     )  # fmt: skip
 
@@ -100,7 +100,7 @@ CANDIDATES = (
         QuantAlgo.FP8_BLOCK_SCALES,
         "Triton experts, e4m3 in 128 x 128 blocks, tokens in groups of 128",
         _groups(128),
-        adjustments=(PART_OF_A_BLOCK,),
+        adjustments=(*WHOLE_BLOCKS, PART_OF_A_BLOCK),
     ),
     _fp8(QuantAlgo.FP8, "Triton experts, e4m3 with a scale per matrix, tokens scaled as calibrated or as they come"),
     _fp8(QuantAlgo.FP8_PER_CHANNEL_PER_TOKEN, "Triton experts, e4m3 with a scale per row, tokens scaled as they come"),

@@ -105,12 +105,7 @@ def _quantizing_down(
     w4_swap_ab.down(rows, found, weights, y_RH, config, pdl=pdl)
 
 
-def _fp8_sizes(weights: Fp8Weights) -> tuple[int, int, int]:
-    num_local, hidden, inner = weights.w2_EHI.shape
-    return num_local, hidden, inner
-
-
-def _word_sizes(weights: W4Weights) -> tuple[int, int, int]:
+def _sizes(weights: Fp8Weights | W4Weights) -> tuple[int, int, int]:
     return weights.sizes
 
 
@@ -127,7 +122,7 @@ FP8: Final = Family(
             is_persistent=True, lacks=fp8_gluon.available,
         ),
     },
-    sizes=_fp8_sizes,
+    sizes=_sizes,
     tokens=_quantized,
     between=_between,
     moves=torch.float8_e4m3fn,
@@ -148,7 +143,7 @@ WORDS: Final = Family(
             lacks=w4_gluon.available,
         ),
     },
-    sizes=_word_sizes,
+    sizes=_sizes,
     tokens=_spread,
     between=plain_between,
 )

@@ -10,7 +10,7 @@ import torch
 from moe_core.quantization import Format, QuantizedTensor
 from moe_core.quantization.formats import FP8, FP8_BLOCKS, FP8_ROWS
 from moe_core.weights import ExpertWeights
-from moe_plugins.triton_moe.fp8_weights import Fp8Weights
+from moe_plugins.triton_moe.fp8_weights import Fp8Weights, in_blocks
 from moe_plugins.triton_moe.quant_shares import from_whole_blocks
 
 FP8_FORMATS: Final = (FP8, FP8_ROWS, FP8_BLOCKS)
@@ -66,9 +66,9 @@ def prepare_fp8(weights: ExpertWeights, dtype: torch.dtype) -> Fp8Weights:
     s1, r1 = _scales(torch.stack([part.scale.float() for part in fc1], dim=1), w2.format)
     s2, r2 = _scales(w2.scale.float(), w2.format)
     return Fp8Weights(
-        fc1_EGH=_joined([part.data for part in fc1]),
+        fc1=in_blocks(*(part.data for part in fc1)),
         s1=s1,
-        w2_EHI=w2.data.clone(memory_format=torch.contiguous_format),
+        w2=in_blocks(w2.data),
         s2=s2,
         b1_EG=torch.cat(biases, dim=1) if biases else None,
         b2_EH=None if weights.b2_EH is None else weights.b2_EH.to(dtype, copy=True).contiguous(),
@@ -100,11 +100,6 @@ def _e4m3(matrix: object) -> QuantizedTensor:
     if matrix.format not in FP8_FORMATS:
         raise ValueError(f"found {matrix.format}, needed {needed}")
     return matrix
-
-
-def _joined(codes: list[torch.Tensor]) -> torch.Tensor:
-    # As bytes: not every version of torch joins float8.
-    return torch.cat([part.view(torch.uint8) for part in codes], dim=1).view(torch.float8_e4m3fn)
 
 
 def _tensors(made: Any) -> Iterator[torch.Tensor]:

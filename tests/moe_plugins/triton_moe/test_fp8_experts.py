@@ -11,7 +11,7 @@ from moe_plugins.triton_moe import fp8_grouped, fp8_no_sort, fp8_swap_ab
 from moe_plugins.triton_moe.expert_map import map_experts
 from moe_plugins.triton_moe.fp8_grouped import Fp8GroupedConfig
 from moe_plugins.triton_moe.fp8_swap_ab import Fp8SwapConfig
-from moe_plugins.triton_moe.fp8_weights import Fp8Rows, Fp8Weights
+from moe_plugins.triton_moe.fp8_weights import Fp8Rows, Fp8Weights, in_blocks
 from moe_plugins.triton_moe.no_sort import NoSortConfig
 from moe_plugins.triton_moe.quant_rows import quantize_pairs, quantize_rows
 
@@ -85,9 +85,9 @@ class Case:
         s2, r2 = _by_row(s2, num_local) if rows else (s2, None)
         self.fc1 = fc1.view(num_local, halves, inter, hidden)
         self.weights = Fp8Weights(
-            fc1_EGH=fc1_codes.view(num_local, halves * inter, hidden),
+            fc1=in_blocks(fc1_codes.view(num_local, halves * inter, hidden)),
             s1=s1.view(num_local, halves, *s1.shape[1:]),
-            w2_EHI=w2_codes,
+            w2=in_blocks(w2_codes),
             s2=s2,
             b1_EG=self._randn(num_local, halves * inter).half() if bias else None,
             b2_EH=self._randn(num_local, hidden).half() if bias else None,
@@ -270,13 +270,14 @@ def test_no_sort_skips_foreign_experts():
 
 
 @pytest.mark.parametrize("name", ["swap_ab", "grouped"])
-def test_steps_have_one_scale(name):
+def test_steps_are_of_one_block_and_have_one_scale(name):
     kernels, up, down = KERNELS[name]
     case = Case()
     h = case.rows(8, 208, 64)
-    with pytest.raises(ValueError, match="asked for steps of 256 columns; these scales need a divisor of 128"):
-        case.up(kernels, up._replace(block=256))
+    for form in FORMS.values():
+        with pytest.raises(ValueError, match="asked for steps of 256 columns; needed a divisor of 128"):
+            Case(**form).up(kernels, up._replace(block=256))
     with pytest.raises(ValueError, match="found h in groups of 64"):
         kernels.up(h, case._map(up), case.weights, SWIGLU, 2, h, up._replace(columns=32, block=32))
-    with pytest.raises(ValueError, match="asked for steps of 128 columns; these scales need a divisor of 64"):
+    with pytest.raises(ValueError, match="asked for steps of 128 columns; needed a divisor of 64"):
         kernels.down(h, case._map(down), case.weights, case.x, down._replace(block=128))

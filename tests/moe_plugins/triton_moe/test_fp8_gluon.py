@@ -10,7 +10,7 @@ from moe_core.quantization import Element, Format, ScaleType, quantize
 from moe_core.testing.numerics import assert_bitwise_equal, assert_close
 from moe_plugins.triton_moe.expert_map import ExpertMap, map_experts
 from moe_plugins.triton_moe.fp8_gluon import ALIGN, ROWS, Fp8GluonConfig, available, down, up
-from moe_plugins.triton_moe.fp8_weights import Fp8Rows, Fp8Weights
+from moe_plugins.triton_moe.fp8_weights import Fp8Rows, Fp8Weights, in_blocks
 from moe_plugins.triton_moe.quant_rows import quantize_pairs, quantize_rows
 
 TOLERANCE = {torch.bfloat16: 4e-3, torch.float16: 1e-3}
@@ -113,17 +113,17 @@ class Case:
         w2, s2, self.w2 = self._quantized(num, hidden, inter)
         self.fc1 = fc1_values.view(num, halves * inter, hidden)
         self.weights = Fp8Weights(
-            fc1_EGH=fc1.view(num, halves * inter, hidden),
+            fc1=in_blocks(fc1.view(num, halves * inter, hidden)),
             s1=s1.view(num, halves, *s1.shape[1:]),
-            w2_EHI=w2,
+            w2=in_blocks(w2),
             s2=s2,
             b1_EG=self._randn(num, halves * inter).to(dtype) if bias else None,
             b2_EH=self._randn(num, hidden).to(dtype) if bias else None,
             gated=activation.kind.is_gated,
         )
         unused = (torch.tensor(COUNTS) == 0).cuda()
-        self.weights.fc1_EGH.view(torch.uint8)[unused] = NAN
-        self.weights.w2_EHI.view(torch.uint8)[unused] = NAN
+        self.weights.fc1.view(torch.uint8)[unused] = NAN
+        self.weights.w2.view(torch.uint8)[unused] = NAN
         ids = torch.tensor([e for e, count in enumerate(COUNTS) for _ in range(count)] + [-1, -1], dtype=torch.int32)
         ids = ids[torch.randperm(len(ids), generator=torch.Generator().manual_seed(1))].view(-1, 1).cuda()
         self.x = self._randn(len(ids), hidden).to(dtype)
@@ -180,7 +180,7 @@ def _weights(device="cpu", *, blocks=True):
     codes = torch.zeros(1, 512, 256, device=device).to(torch.float8_e4m3fn)
     num = 2 if blocks else 1
     s1, s2 = torch.ones(1, 2, num, num, device=device), torch.ones(1, num, num, device=device)
-    return Fp8Weights(codes, s1, codes[:, :256].contiguous(), s2, blocks=blocks)
+    return Fp8Weights(in_blocks(codes), s1, in_blocks(codes[:, :256]), s2, blocks=blocks)
 
 
 def _down(weights, h):
