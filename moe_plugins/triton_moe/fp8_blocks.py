@@ -25,4 +25,5 @@ def row_at(e, n, ROWS: tl.constexpr, K: tl.constexpr):
 @triton.jit
 def column_at(k, ROWS: tl.constexpr):
     """How far column `k` of a row is from where it begins."""
-    return k // 128 * (ROWS * 128) + k % 128
+    # Without the remainder of k, of which the compiler would not know that steps are aligned.
+    return k + k // 128 * ((ROWS - 1) * 128)

@@ -26,7 +26,7 @@ class Fp8GluonConfig(NamedTuple):
     """How one of the two kernels is cut."""
 
     stages: int = 0
-    """Of a ring in shared memory; 0: as many as fit, 5 of `up` and 4 of `down`."""
+    """Of a ring in shared memory; 0: as many as fit, 6 of `up` and 4 of `down`."""
     group: int = 8
     """Row tiles that sweep the columns together."""
 
@@ -112,7 +112,7 @@ def _launch(
 ) -> None:
     from moe_plugins.triton_moe.fp8_gluon_kernels import grouped_fp8_gemm
 
-    stages = config.stages or (5 if out_scales is not None else 4)
+    stages = config.stages or (6 if out_scales is not None else 4)
     cut = {"BLOCK": BLOCK, "STAGES": stages, "GROUP": config.group}
     args = (
         _boxes(x.data, 64, BLOCK), x.scales, _boxes(w.flatten(0, 2), BLOCK, BLOCK), w_scales, bias,

@@ -184,7 +184,7 @@ def _consume(
                 first += BLOCK
             up = right
             if PASSES == 2:
-                _, up, stage, phase = _multiply(
+                left, up, stage, phase = _multiply(
                     PART, BOXES, rows_A, weights, scales, full, empty, stage, phase, STEPS, STAGES, BLOCK, LAYOUT
                 )
             if first < COLUMNS:
