@@ -76,13 +76,14 @@ class Table:
     def nearest(self, shape: Shape, tokens: int, path: str) -> Entry | None:
         """The entry of `path` that is closest, within a factor of two in all sizes together and four in tokens.
 
-        More tokens than in any entry is no distance: there, time grows with them.
+        More tokens than in any entry of the shape, of whatever path, is no distance: there, time grows with them.
         """
         distances = {known: _distance(shape, known) for known in self._shapes}
         for known in sorted((known for known, d in distances.items() if d <= 1), key=lambda known: distances[known]):
             offered = self._shapes[known].get(path, [])
             best = min(offered, key=lambda e: (abs(math.log2(e.tokens / tokens)), e.tokens), default=None)
-            if best is not None and (abs(math.log2(best.tokens / tokens)) <= 2 or tokens > offered[-1].tokens):
+            most = max(e.tokens for entries in self._shapes[known].values() for e in entries)
+            if best is not None and (abs(math.log2(best.tokens / tokens)) <= 2 or best.tokens == most < tokens):
                 return best
         return None
 

@@ -177,6 +177,12 @@ def test_more_tokens_than_were_measured_are_near(measured):
     assert plan(H200, QWEN, 200_000).source == "nearest"
 
 
+def test_a_path_that_was_measured_for_fewer_tokens_than_others_is_far(measured):
+    measured((QWEN, 16, SWAP_AB, {"up": {"rows": 8}}, 200.0), (QWEN, 4096, GROUPED, {}, 700.0))
+    assert plan(H200, QWEN, 256).source == "cost_model"
+    assert plan(H200, QWEN, 200_000).path == GROUPED
+
+
 def table_text(**changes):
     entry = {
         "dtype": "bfloat16", "experts": 128, "top_k": 8, "hidden": 2048, "intermediate": 768, "gated": True,

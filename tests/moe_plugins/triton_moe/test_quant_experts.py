@@ -298,16 +298,19 @@ def test_is_captured_in_a_cuda_graph(quant, num_tokens):
 
 @pytest.mark.gpu
 @needs_hopper
+@pytest.mark.parametrize("num_tokens", [4, 64, 2000])
 @pytest.mark.parametrize("quant", BY_QUANT)
-def test_every_tile_that_the_tuner_tries_is_right(quant):
+def test_every_tile_that_the_tuner_tries_is_right(quant, num_tokens):
     trial = BackendTrial(BY_QUANT[quant], small_problem(quant=quant, **REAL), torch.device("cuda", 0))
     backend = trial.bind()
-    for num_tokens in (4, 64, 2000):
-        batch = trial.batch(num_tokens)
-        expected = trial.expected(batch)
-        for config in backend.configs(num_tokens):
-            backend.use(config)
+    batch = trial.batch(num_tokens)
+    expected = trial.expected(batch)
+    for config in backend.configs(num_tokens):
+        backend.use(config)
+        try:
             assert_close(trial.run(backend, batch), expected, trial.tolerance)
+        except Exception as error:
+            raise AssertionError(f"{config} at {num_tokens} tokens") from error
 
 
 @pytest.mark.gpu

@@ -85,8 +85,9 @@ class TestOnHopper:
 
     @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
     @pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
-    def test_configs(self, config, size):
-        Case(MXFP4, False, *size).check(config)
+    @pytest.mark.parametrize("format_", [MXFP4, INT8_ROWS], ids=["mxfp4", "int8"])
+    def test_configs(self, format_, config, size):
+        Case(format_, False, *size).check(config)
 
     def test_again_gives_the_same_bits(self):
         case = Case(MXFP4, False, torch.bfloat16, 256, 384, SWIGLU, False)
