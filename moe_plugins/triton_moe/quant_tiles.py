@@ -38,7 +38,7 @@ _FP8_TILED: Final[tuple[tuple[Config, Config], ...]] = (
     ({"passes": 2, "stages": 4}, {"columns": 128, "stages": 4}),
     ({"rows": 128, "columns": 128, "warps": 8}, {"rows": 128, "columns": 128, "warps": 8}),
 )
-_FP8_IN_GLUON: Final[tuple[Config, ...]] = ({}, {"group": 16}, {"group": 4}, {"group": 2})
+_FP8_IN_GLUON: Final[tuple[Config, ...]] = ({}, {"group": 16}, {"group": 4}, {"group": 2}, {"group": 1})
 _WORDS_IN_GLUON: Final[tuple[Config, ...]] = (
     {},
     {"lead": 2},
@@ -65,6 +65,10 @@ _WORDS_SHORT: Final[tuple[Config, ...]] = (
     {"weight_rows": 128, "warps": 8},
 )
 _WORDS_DEEP: Final[tuple[Config, ...]] = ({"stages": 6, "unroll": 2},)
+_WORDS_HALF: Final[tuple[Config, ...]] = (
+    {"weight_rows": 128, "short": 32},
+    {"weight_rows": 128, "short": 32, "group": 4},
+)
 _WORDS_TALL: Final[tuple[Config, ...]] = (
     {"weight_rows": 128, "warps": 8},
     {"weight_rows": 128, "warps": 8, "group": 8},
@@ -99,7 +103,7 @@ def quantized_tiles(path: str, shape: Shape, tokens: int) -> Iterator[dict[str, 
 def _of_words(rows: int) -> Sequence[Config]:
     if rows >= TALL:
         return _WORDS_TALL
-    return (*_WORDS_SHORT, *_WORDS_DEEP) if rows <= DEEP else _WORDS_SHORT
+    return (*_WORDS_SHORT, *_WORDS_DEEP) if rows <= DEEP else (*_WORDS_SHORT, *_WORDS_HALF)
 
 
 def _of_fp8(rows: int) -> Sequence[tuple[Config, Config]]:

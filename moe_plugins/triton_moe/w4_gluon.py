@@ -38,8 +38,8 @@ class W4GluonConfig(NamedTuple):
     stages: int = 0
     """Of a ring in shared memory; 0: as many as fit, 4 of four-bit weights, 3 of eight-bit ones, with 128 rows one
     more."""
-    group: int = 7
-    """Row tiles that sweep the columns together. Odd, so that every program has some of all heights."""
+    group: int = 8
+    """Row tiles that sweep the columns together."""
     short: int = 32
     """Tiles of at most as many rows, 32, 64 or 96, are multiplied at this height; 0: of at most 128, at that."""
     lead: int = 1
