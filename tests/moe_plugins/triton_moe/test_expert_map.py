@@ -36,6 +36,7 @@ def assert_maps(ids, slot_start, num_local, tile, align):
         next_row += aligned
     assert_bitwise_equal(found.row_of_pair.cpu(), row_of_pair)
     assert int(found.num_tiles) == len(tiles) <= found.max_tiles
+    assert found.turns.tolist() == [0, 0]
     listed = torch.stack([found.tile_expert, found.tile_row, found.tile_rows], dim=1)[: len(tiles)]
     assert [tuple(entry) for entry in listed.tolist()] == tiles
 

@@ -75,6 +75,7 @@ class TestOnHopper:
         quantize_rows(torch.randn(h.data.shape, device="cuda"), h)
         y = torch.full((case.found.max_rows, case.hidden), torch.nan, dtype=case.dtype, device="cuda")
         down(h, case.found, case.weights, y, config, programs=PROGRAMS)
+        assert not case.found.turns.any()
         for e, rows in case.filled():
             assert_close(y[rows].float(), case.outputs(_values(h)[rows], e), TOLERANCE[case.dtype])
         unused = torch.ones(len(y), dtype=torch.bool)

@@ -144,6 +144,7 @@ class Case:
         x, h, self.h, y = (self._unset(found, width) for width in (self.hidden, self.inter, self.inter, self.hidden))
         spread_rows(self.x, found.row_of_pair, 1, x)
         up(x, found, self.weights, self.activation, 1, h, config, programs=programs)
+        assert not found.turns.any()
         self.h.copy_(torch.randn(self.h.shape, generator=torch.Generator("cuda").manual_seed(0), device="cuda"))
         down(self.h, found, self.weights, y, config, programs=programs)
         offsets = found.offsets.tolist()
