@@ -1,9 +1,9 @@
 """Device side of :mod:`moe_plugins.triton_moe.fp8_gluon`: one persistent kernel, three groups of warps.
 
-The ring of stages, its barriers and the order of tiles are those of
-:mod:`moe_plugins.triton_moe.grouped_gluon_kernels`. The tensor cores sum 128 columns, then the consumer multiplies that
-by the scales and adds it to its own sums, while the other consumer has the tensor cores. Scales travel with the stages:
-a consumer that read them from memory, even a step ahead, would wait for them before each of its sums.
+The ring of stages and its barriers are those of :mod:`moe_plugins.triton_moe.grouped_gluon_kernels`, and tiles are
+drawn. The tensor cores sum 128 columns, then the consumer multiplies that by the scales and adds it to its own sums,
+while the other consumer has the tensor cores. Scales travel with the stages: a consumer that read them from memory,
+even a step ahead, would wait for them before each of its sums.
 """
 
 # Kernels are functions of tiles, for which Python has no types; their names are those of the formulas.

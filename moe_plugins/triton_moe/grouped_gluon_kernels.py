@@ -2,7 +2,7 @@
 
 A producer fills a ring of stages in shared memory; two consumers, each one warpgroup with half the rows of a tile,
 multiply from it. `full` says that a stage has been loaded, `empty` that both consumers are done with it. The ring runs
-on across tiles, so the producer loads the next tile while the consumers store this one.
+on across tiles: the producer draws (`gluon_turns`) and loads the next tile while the consumers store this one.
 """
 
 # Kernels are functions of tiles, for which Python has no types; their names are those of the formulas.
