@@ -82,7 +82,7 @@ def _spread(
     layer: Layer, x_TH: torch.Tensor, x_scales_GT: torch.Tensor | None, found: ExpertMap, config: Any
 ) -> torch.Tensor:
     """Tokens as they are, or in the rows of the map where the kernel cannot gather."""
-    if not isinstance(config, w4_gluon.W4GluonConfig):
+    if config.gathers:
         return x_TH
     num_tokens, hidden = x_TH.shape
     rows = x_TH.new_empty(found.max_rows, hidden)

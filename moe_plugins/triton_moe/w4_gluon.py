@@ -46,6 +46,11 @@ class W4GluonConfig(NamedTuple):
     """Steps that one half of a tile's columns has begun when the other starts: one waits or stores while the other
     multiplies."""
 
+    @property
+    def gathers(self) -> bool:
+        """Tokens lie in rows of the map already."""
+        return False
+
 
 def up(
     x_RH: torch.Tensor,
