@@ -45,7 +45,8 @@ class ExpertMap(NamedTuple):
     tile_row: torch.Tensor
     """``[N]``: first row of each tile."""
     tile_rows: torch.Tensor
-    """``[N]``: rows of each tile that are pairs, 1 to `tile`."""
+    """``[N]``: rows of each tile that are pairs, 1 to `tile`. An expert's rows are shared evenly, in multiples of
+    `align`, where `tile` is one."""
     num_tiles: torch.Tensor
     """``[1]``"""
     turns: torch.Tensor
@@ -114,6 +115,15 @@ def _local(ids, pair, num_pairs, slot_start, L: tl.constexpr, NOBODY: tl.constex
     return tl.where((slot >= 0) & (slot < L) & (pair < num_pairs), slot, NOBODY)
 
 
+@triton.jit
+def _height(count, tiles, ALIGN: tl.constexpr, TILE: tl.constexpr):
+    """Rows of an expert's tiles but the last: shared evenly, in multiples of `ALIGN`, where tiles are made of those."""
+    if ALIGN == 1 or TILE % ALIGN != 0:
+        return tl.zeros_like(count) + TILE
+    pieces = (count + (ALIGN - 1)) // ALIGN
+    return (pieces + tiles - 1) // tl.maximum(tiles, 1) * ALIGN
+
+
 @triton.jit(do_not_specialize=["num_pairs", "slot_start"])
 def _place_expert(
     ids, counts, offsets, pair_of_row, row_of_pair, tile_expert, tile_row, tile_rows, num_tiles, turns,
@@ -139,6 +149,7 @@ def _place_expert(
     if e == 0:
         tl.store(row_of_pair + pair, tl.full([BLOCK], -1, tl.int32), mask=(slot < 0) & (pair < num_pairs))
     own_tiles = (count + (TILE - 1)) // TILE
+    height = _height(count, own_tiles, ALIGN, TILE)
     tl.store(counts + e, count)
     tl.store(offsets + e, first_row)
     if e == L - 1:
@@ -147,8 +158,8 @@ def _place_expert(
     for first in range(0, own_tiles, 32):
         i = first + tl.arange(0, 32)
         tl.store(tile_expert + first_tile + i, e + tl.zeros_like(i), mask=i < own_tiles)
-        tl.store(tile_row + first_tile + i, first_row + i * TILE, mask=i < own_tiles)
-        tl.store(tile_rows + first_tile + i, tl.minimum(count - i * TILE, TILE), mask=i < own_tiles)
+        tl.store(tile_row + first_tile + i, first_row + i * height, mask=i < own_tiles)
+        tl.store(tile_rows + first_tile + i, tl.minimum(count - i * height, height), mask=i < own_tiles)
     if ALIGN > 1:
         i = count + tl.arange(0, ALIGN)
         is_padding = i < (count + (ALIGN - 1)) // ALIGN * ALIGN
@@ -205,6 +216,7 @@ def _place_blocks(
     tl.store(row_of_pair + pair, tl.where(slot < L, row, -1), mask=pair < num_pairs)
     tiles_B = (count_B + (TILE - 1)) // TILE
     first_B = tl.cumsum(tiles_B) - tiles_B
+    height_B = _height(count_B, tiles_B, ALIGN, TILE)
     if block == 0:
         tl.store(counts + bin_B, count_B, mask=bin_B < L)
         tl.store(offsets + bin_B, start_B, mask=bin_B < L)
@@ -213,8 +225,8 @@ def _place_blocks(
     # The first tile of every expert, the second, and so on: taken in turns by the programs.
     for i in range(block, tl.max(tiles_B), num_blocks):
         tl.store(tile_expert + first_B + i, bin_B, mask=i < tiles_B)
-        tl.store(tile_row + first_B + i, start_B + i * TILE, mask=i < tiles_B)
-        tl.store(tile_rows + first_B + i, tl.minimum(count_B - i * TILE, TILE), mask=i < tiles_B)
+        tl.store(tile_row + first_B + i, start_B + i * height_B, mask=i < tiles_B)
+        tl.store(tile_rows + first_B + i, tl.minimum(count_B - i * height_B, height_B), mask=i < tiles_B)
 
 
 @triton.jit

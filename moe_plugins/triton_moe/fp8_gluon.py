@@ -1,13 +1,14 @@
 """Many rows per expert in block-scaled fp8: a grouped matrix product that keeps Hopper's tensor cores busy, in Gluon.
 
-Tiles of 128 rows and 128 columns, or of `down` 256, one persistent program per multiprocessor. Tokens are copied into
+Tiles of 128 rows and 128 columns, or of `down` 256, or tiles of 192 rows and 128 columns; one persistent program per
+multiprocessor. Tokens are copied into
 the rows of the map as they are quantized, by :func:`~moe_plugins.triton_moe.quant_rows.quantize_pairs`, so that the
 memory engine can bring them as it brings weights.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 
@@ -16,19 +17,25 @@ from moe_core.contract.vocabulary import ActivationType
 from moe_plugins.triton_moe.activation import activation_meta
 from moe_plugins.triton_moe.expert_map import ExpertMap
 from moe_plugins.triton_moe.fp8_weights import BLOCK, Fp8Rows, Fp8Weights
-from moe_plugins.triton_moe.grouped_gluon import ALIGN, ROWS, _boxes, available
+from moe_plugins.triton_moe.grouped_gluon import ALIGN, _boxes, available
 from moe_plugins.triton_moe.launch import launch
 
-__all__ = ["ALIGN", "ROWS", "Fp8GluonConfig", "available", "down", "up"]
+__all__ = ["ALIGN", "Fp8GluonConfig", "available", "down", "up"]
+
+
+TALL: Final = 192
+"""Rows of three consumers of 64, whose registers have room for the sums of one block of columns."""
 
 
 class Fp8GluonConfig(NamedTuple):
     """How one of the two kernels is cut."""
 
     stages: int = 0
-    """Of a ring in shared memory; 0: as many as fit, 6 of `up` and 4 of `down`."""
+    """Of a ring in shared memory; 0: as many as fit, 6 of `up` with 128 rows, else 4."""
     group: int = 8
     """Row tiles that sweep the columns together."""
+    rows: int = 128
+    """Rows of a tile, the map's `tile`: 128, or 192, which share the weights of a column among more."""
 
     @property
     def gathers(self) -> bool:
@@ -56,7 +63,7 @@ def up(
     """FC1 and the activation of every row of the map, into `h`; `programs` is the number of multiprocessors.
 
     `x` are tokens in the rows of the map. Rows of `h` that are no pairs are undefined. Raises ``ValueError`` unless
-    weights have scales by block, and `x` and `h` by group of 128 columns.
+    weights have scales by block, and `x` and `h` by group of 128 columns, and for a `config` that cannot be.
     """
     _, hidden, inter = weights.sizes
     _check(weights, x)
@@ -83,7 +90,7 @@ def down(
     identity = activation_meta(Activation(ActivationType.IDENTITY))
     _launch(
         h, found, weights.w2, weights.s2, weights.b2_EH, y_RH, None, config, programs, pdl,
-        {"K": inter, "COLUMNS": hidden, "PASSES": 1, "BOXES": 2, **identity},
+        {"K": inter, "COLUMNS": hidden, "PASSES": 1, "BOXES": 1 if config.rows == TALL else 2, **identity},
     )  # fmt: skip
 
 
@@ -110,10 +117,12 @@ def _launch(
     pdl: bool,
     meta: dict[str, object],
 ) -> None:
+    if config.rows not in (128, TALL):
+        raise ValueError(f"asked for {config}; rows needs to be 128 or {TALL}")
     from moe_plugins.triton_moe.fp8_gluon_kernels import grouped_fp8_gemm
 
-    stages = config.stages or (6 if out_scales is not None else 4)
-    cut = {"BLOCK": BLOCK, "STAGES": stages, "GROUP": config.group}
+    stages = config.stages or (6 if out_scales is not None and config.rows < TALL else 4)
+    cut = {"PARTS": config.rows // 64, "BLOCK": BLOCK, "STAGES": stages, "GROUP": config.group}
     args = (
         _boxes(x.data, 64, BLOCK), x.scales, _boxes(w.flatten(0, 2), BLOCK, BLOCK), w_scales, bias,
         _boxes(out, 64, BLOCK if out_scales is not None or stages < 4 else BLOCK // 2), out_scales,

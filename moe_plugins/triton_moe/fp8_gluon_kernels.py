@@ -1,8 +1,8 @@
-"""Device side of :mod:`moe_plugins.triton_moe.fp8_gluon`: one persistent kernel, three groups of warps.
+"""Device side of :mod:`moe_plugins.triton_moe.fp8_gluon`: one persistent kernel, a producer and two or three consumers.
 
 The ring of stages and its barriers are those of :mod:`moe_plugins.triton_moe.grouped_gluon_kernels`, and tiles are
 drawn. The tensor cores sum 128 columns, then the consumer multiplies that by the scales and adds it to its own sums,
-while the other consumer has the tensor cores. Scales travel with the stages: a consumer that read them from memory,
+while the others have the tensor cores. Scales travel with the stages: a consumer that read them from memory,
 even a step ahead, would wait for them before each of its sums.
 """
 
@@ -27,10 +27,10 @@ from moe_plugins.triton_moe.quant_rows import scale_of, to_e4m3
 def _produce(
     x, x_scales, w_desc, w_scales, tile_expert, tile_row, tile_rows, num_tiles_, turns, rows_A, weights, scales,
     full, empty, board, posted, taken,
-    COLUMNS: gl.constexpr, PASSES: gl.constexpr, BOXES: gl.constexpr, BLOCKS: gl.constexpr, STEPS: gl.constexpr,
-    BLOCK: gl.constexpr, NUM_COLUMNS: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr,
+    COLUMNS: gl.constexpr, PASSES: gl.constexpr, BOXES: gl.constexpr, PARTS: gl.constexpr, BLOCKS: gl.constexpr,
+    STEPS: gl.constexpr, BLOCK: gl.constexpr, NUM_COLUMNS: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr,
 ):  # fmt: skip
-    SCALES: gl.constexpr = 2 + BOXES
+    SCALES: gl.constexpr = PARTS + BOXES
     lane = gl.arange(0, 64, layout=gl.BlockedLayout([2], [32], [1], [0]))
     num_tiles = gl.load(num_tiles_)
     num_rows = x.shape[0]
@@ -50,16 +50,19 @@ def _produce(
                     )  # fmt: skip
                 mbarrier.wait(empty.index(stage), phase)
                 bar = full.index(stage)
-                if rows > 64:
-                    mbarrier.expect(bar, BOXES * w_desc.block_type.nbytes + 2 * x.block_type.nbytes)
-                    tma.async_copy_global_to_shared(x, [row + 64, k * BLOCK], bar, rows_A.index(2 * stage + 1))
-                    async_copy.async_copy_global_to_shared(
-                        scales.index(SCALES * stage + 1), x_at + (k * num_rows + 64)
+                for part in gl.static_range(PARTS):
+                    mbarrier.expect(
+                        bar, BOXES * w_desc.block_type.nbytes + (part + 1) * x.block_type.nbytes,
+                        pred=(rows > 64 * part) & (rows <= 64 * part + 64),
                     )  # fmt: skip
-                else:
-                    mbarrier.expect(bar, BOXES * w_desc.block_type.nbytes + x.block_type.nbytes)
-                tma.async_copy_global_to_shared(x, [row, k * BLOCK], bar, rows_A.index(2 * stage))
-                async_copy.async_copy_global_to_shared(scales.index(SCALES * stage), x_at + k * num_rows)
+                for part in gl.static_range(PARTS):
+                    if rows > 64 * part:
+                        tma.async_copy_global_to_shared(
+                            x, [row + 64 * part, k * BLOCK], bar, rows_A.index(PARTS * stage + part)
+                        )  # fmt: skip
+                        async_copy.async_copy_global_to_shared(
+                            scales.index(SCALES * stage + part), x_at + (k * num_rows + 64 * part)
+                        )  # fmt: skip
                 for box in gl.static_range(BOXES):
                     tma.async_copy_global_to_shared(
                         w_desc, [w_row + k * (PASSES * COLUMNS) + box * BLOCK, 0], bar,
@@ -68,7 +71,7 @@ def _produce(
                     # One scale, for 64 rows: to a consumer it is another of each row. Past the last block any will do.
                     block = (expert * PASSES + half) * BLOCKS + gl.minimum(column * BOXES + box, BLOCKS - 1)
                     async_copy.async_copy_global_to_shared(
-                        scales.index(SCALES * stage + 2 + box), w_scales + (block * STEPS + k) + gl.zeros_like(lane)
+                        scales.index(SCALES * stage + PARTS + box), w_scales + (block * STEPS + k) + gl.zeros_like(lane)
                     )  # fmt: skip
                 async_copy.mbarrier_arrive(bar, increment_count=False)
                 stage, phase = _advance(stage, phase, STAGES)
@@ -79,23 +82,23 @@ def _produce(
 
 @gluon.jit
 def _block(
-    PART: gl.constexpr, BOX: gl.constexpr, BOXES: gl.constexpr, rows_A, weights, scales, stage, part,
-    LAYOUT: gl.constexpr,
+    PART: gl.constexpr, BOX: gl.constexpr, BOXES: gl.constexpr, PARTS: gl.constexpr, rows_A, weights, scales, stage,
+    part, LAYOUT: gl.constexpr,
 ):  # fmt: skip
     """``[64, BLOCK]`` of a stage in the registers of `part`, and the scales of its rows."""
     ROWS: gl.constexpr = gl.SliceLayout(1, LAYOUT)
     token = warpgroup_mma(
-        rows_A.index(2 * stage + PART), weights.index(BOXES * stage + BOX).permute((1, 0)), part,
+        rows_A.index(PARTS * stage + PART), weights.index(BOXES * stage + BOX).permute((1, 0)), part,
         use_acc=False, is_async=True,
     )  # fmt: skip
-    at = (2 + BOXES) * stage
-    scale = scales.index(at + PART).load(ROWS) * scales.index(at + 2 + BOX).load(ROWS)
+    at = (PARTS + BOXES) * stage
+    scale = scales.index(at + PART).load(ROWS) * scales.index(at + PARTS + BOX).load(ROWS)
     return warpgroup_mma_wait(0, deps=(token,)), scale[:, None]
 
 
 @gluon.jit
 def _multiply(
-    PART: gl.constexpr, BOXES: gl.constexpr, rows_A, weights, scales, full, empty, stage, phase,
+    PART: gl.constexpr, BOXES: gl.constexpr, PARTS: gl.constexpr, rows_A, weights, scales, full, empty, stage, phase,
     STEPS: gl.constexpr, STAGES: gl.constexpr, BLOCK: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
     """``[64, BLOCK]`` in float32 of the first box and of the last one, and where the ring stands then."""
@@ -104,10 +107,10 @@ def _multiply(
     part = gl.zeros([64, BLOCK], gl.float32, LAYOUT)
     for _ in range(STEPS):
         mbarrier.wait(full.index(stage), phase)
-        part, scale = _block(PART, 0, BOXES, rows_A, weights, scales, stage, part, LAYOUT)
+        part, scale = _block(PART, 0, BOXES, PARTS, rows_A, weights, scales, stage, part, LAYOUT)
         if BOXES == 2:
             left += part * scale
-            part, scale = _block(PART, 1, BOXES, rows_A, weights, scales, stage, part, LAYOUT)
+            part, scale = _block(PART, 1, BOXES, PARTS, rows_A, weights, scales, stage, part, LAYOUT)
         mbarrier.arrive(empty.index(stage))
         right += part * scale
         stage, phase = _advance(stage, phase, STAGES)
@@ -161,21 +164,23 @@ def _finish(
 
 @gluon.jit
 def _consume(
-    PART: gl.constexpr, bias, out_desc, out_scales, rows_A, weights, scales, staging, full, empty,
+    PART: gl.constexpr, bias, out_desc, out_scales, rows_A, weights, scales, staging, parked, full, empty,
     board, posted, taken,
-    COLUMNS: gl.constexpr, PASSES: gl.constexpr, BOXES: gl.constexpr, STEPS: gl.constexpr, BLOCK: gl.constexpr,
-    STAGES: gl.constexpr,
+    COLUMNS: gl.constexpr, PASSES: gl.constexpr, BOXES: gl.constexpr, PARTS: gl.constexpr, STEPS: gl.constexpr,
+    BLOCK: gl.constexpr, STAGES: gl.constexpr,
     KIND: gl.constexpr, ALPHA: gl.constexpr, BETA: gl.constexpr, CLAMP: gl.constexpr, AFTER: gl.constexpr,
 ):  # fmt: skip
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK, 32])
+    PARKS: gl.constexpr = PARTS == 3 and PASSES == 2
+    own = staging.index(2 * PART if PARKS else PART)
     stage, phase, tile = 0, 0, 0
     expert, row, rows, column = take(board, posted, taken, tile)
     while rows > 0:
         if rows > 64 * PART:
             left, right, stage, phase = _multiply(
-                PART, BOXES, rows_A, weights, scales, full, empty, stage, phase, STEPS, STAGES, BLOCK, LAYOUT
+                PART, BOXES, PARTS, rows_A, weights, scales, full, empty, stage, phase, STEPS, STAGES, BLOCK, LAYOUT
             )
-            first, own, own_row = column * (BOXES * BLOCK), staging.index(PART), row + 64 * PART
+            first, own_row = column * (BOXES * BLOCK), row + 64 * PART
             if BOXES == 2:
                 _finish(
                     left, left, bias, out_desc, out_scales, own, expert, own_row, first,
@@ -184,9 +189,14 @@ def _consume(
                 first += BLOCK
             up = right
             if PASSES == 2:
+                if PARKS:  # three consumers' registers have no room for gate beside up and a product
+                    tma.store_wait(0)
+                    parked.index(PART).store(right.to(gl.bfloat16))
                 left, up, stage, phase = _multiply(
-                    PART, BOXES, rows_A, weights, scales, full, empty, stage, phase, STEPS, STAGES, BLOCK, LAYOUT
+                    PART, BOXES, PARTS, rows_A, weights, scales, full, empty, stage, phase, STEPS, STAGES, BLOCK, LAYOUT
                 )
+                if PARKS:
+                    right = parked.index(PART).load(LAYOUT).to(gl.float32)
             if first < COLUMNS:
                 _finish(
                     right, up, bias, out_desc, out_scales, own, expert, own_row, first,
@@ -206,12 +216,12 @@ def _consume(
 @gluon.jit
 def grouped_fp8_gemm(
     x, x_scales, w_desc, w_scales, bias, out_desc, out_scales, tile_expert, tile_row, tile_rows, num_tiles, turns,
-    K: gl.constexpr, COLUMNS: gl.constexpr, PASSES: gl.constexpr, BOXES: gl.constexpr, BLOCK: gl.constexpr,
-    STAGES: gl.constexpr, GROUP: gl.constexpr, PDL: gl.constexpr,
+    K: gl.constexpr, COLUMNS: gl.constexpr, PASSES: gl.constexpr, BOXES: gl.constexpr, PARTS: gl.constexpr,
+    BLOCK: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr, PDL: gl.constexpr,
     KIND: gl.constexpr, ALPHA: gl.constexpr, BETA: gl.constexpr, CLAMP: gl.constexpr, AFTER: gl.constexpr,
 ):  # fmt: skip
-    """``out[r] = activate(rows[r] @ w[expert of r].T + bias)`` for tiles of up to 128 rows and `BOXES` (1, 2) blocks
-    of columns.
+    """``out[r] = activate(rows[r] @ w[expert of r].T + bias)`` for tiles of up to 64 rows for each of `PARTS` (2, 3)
+    consumers, and `BOXES` (1, 2) blocks of columns.
 
     `x` describes e4m3 rows ``[R, K]`` in boxes of 64, `w_desc` the weights ``[experts, K / BLOCK, rows, BLOCK]`` as one
     matrix of `BLOCK` columns in boxes of as many rows. Of the rows there are `PASSES` times `COLUMNS`: with 2 those of
@@ -220,6 +230,7 @@ def grouped_fp8_gemm(
     one for each block of weights. `out` is e4m3 where there are `out_scales`.
     """
     gl.static_assert(PASSES * BOXES <= 2, "sums of two blocks fit the registers, beside a product")
+    gl.static_assert(PARTS * BOXES <= 4, "those of three consumers have room for one")
     if PDL:
         gl.inline_asm_elementwise("griddepcontrol.wait; // $0", "=r", [], dtype=gl.int32, is_pure=False, pack=1)
         gl.inline_asm_elementwise(
@@ -229,36 +240,66 @@ def grouped_fp8_gemm(
     NUM_COLUMNS: gl.constexpr = (BLOCKS + BOXES - 1) // BOXES
     STEPS: gl.constexpr = (K + BLOCK - 1) // BLOCK
     T: gl.constexpr = w_desc.dtype
-    rows_A = gl.allocate_shared_memory(T, [2 * STAGES, 64, BLOCK], x.layout)
+    rows_A = gl.allocate_shared_memory(T, [PARTS * STAGES, 64, BLOCK], x.layout)
     weights = gl.allocate_shared_memory(T, [BOXES * STAGES, BLOCK, BLOCK], w_desc.layout)
-    # Of two times 64 rows, and of blocks of weights.
+    # Of `PARTS` times 64 rows, and of blocks of weights.
     scales = gl.allocate_shared_memory(
-        gl.float32, [(2 + BOXES) * STAGES, 64], gl.SwizzledSharedLayout(1, 1, 1, [0])
+        gl.float32, [(PARTS + BOXES) * STAGES, 64], gl.SwizzledSharedLayout(1, 1, 1, [0])
     )  # fmt: skip
-    staging = gl.allocate_shared_memory(out_desc.dtype, [2, 64, out_desc.block_type.shape[1]], out_desc.layout)
+    if PARTS == 3 and PASSES == 2:
+        parked = gl.allocate_shared_memory(gl.bfloat16, [PARTS, 64, BLOCK], gl.SwizzledSharedLayout(8, 1, 8, [1, 0]))
+        staging = parked._reinterpret(out_desc.dtype, [2 * PARTS, 64, BLOCK], out_desc.layout)
+    else:
+        staging = gl.allocate_shared_memory(out_desc.dtype, [PARTS, 64, out_desc.block_type.shape[1]], out_desc.layout)
+        parked = staging  # not used
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    board, posted, taken = open_board(2)
+    board, posted, taken = open_board(PARTS)
     for i in gl.static_range(STAGES):
         # The first of the producer's 32 threads says what to expect; each arrives when its own copies have landed.
         mbarrier.init(full.index(i), count=33)
-        mbarrier.init(empty.index(i), count=2)
-    gl.warp_specialize(
-        [
-            (_consume, (
-                0, bias, out_desc, out_scales, rows_A, weights, scales, staging, full, empty, board, posted, taken,
-                COLUMNS, PASSES, BOXES, STEPS, BLOCK, STAGES, KIND, ALPHA, BETA, CLAMP, AFTER,
-            )),
-            (_consume, (
-                1, bias, out_desc, out_scales, rows_A, weights, scales, staging, full, empty, board, posted, taken,
-                COLUMNS, PASSES, BOXES, STEPS, BLOCK, STAGES, KIND, ALPHA, BETA, CLAMP, AFTER,
-            )),
-            (_produce, (
-                x, x_scales, w_desc, w_scales, tile_expert, tile_row, tile_rows, num_tiles, turns, rows_A, weights,
-                scales, full, empty, board, posted, taken, COLUMNS, PASSES, BOXES, BLOCKS, STEPS, BLOCK, NUM_COLUMNS,
-                STAGES, GROUP,
-            )),
-        ],
-        [4, 1],
-        [232, 40],
-    )  # fmt: skip
+        mbarrier.init(empty.index(i), count=PARTS)
+    if PARTS == 3:
+        gl.warp_specialize(
+            [
+                (_consume, (
+                    0, bias, out_desc, out_scales, rows_A, weights, scales, staging, parked, full, empty, board, posted,
+                    taken, COLUMNS, PASSES, BOXES, PARTS, STEPS, BLOCK, STAGES, KIND, ALPHA, BETA, CLAMP, AFTER,
+                )),
+                (_consume, (
+                    1, bias, out_desc, out_scales, rows_A, weights, scales, staging, parked, full, empty, board, posted,
+                    taken, COLUMNS, PASSES, BOXES, PARTS, STEPS, BLOCK, STAGES, KIND, ALPHA, BETA, CLAMP, AFTER,
+                )),
+                (_consume, (
+                    2, bias, out_desc, out_scales, rows_A, weights, scales, staging, parked, full, empty, board, posted,
+                    taken, COLUMNS, PASSES, BOXES, PARTS, STEPS, BLOCK, STAGES, KIND, ALPHA, BETA, CLAMP, AFTER,
+                )),
+                (_produce, (
+                    x, x_scales, w_desc, w_scales, tile_expert, tile_row, tile_rows, num_tiles, turns, rows_A, weights,
+                    scales, full, empty, board, posted, taken, COLUMNS, PASSES, BOXES, PARTS, BLOCKS, STEPS, BLOCK,
+                    NUM_COLUMNS, STAGES, GROUP,
+                )),
+            ],
+            [4, 4, 1],
+            [160, 160, 32],
+        )  # fmt: skip
+    else:
+        gl.warp_specialize(
+            [
+                (_consume, (
+                    0, bias, out_desc, out_scales, rows_A, weights, scales, staging, parked, full, empty, board, posted,
+                    taken, COLUMNS, PASSES, BOXES, PARTS, STEPS, BLOCK, STAGES, KIND, ALPHA, BETA, CLAMP, AFTER,
+                )),
+                (_consume, (
+                    1, bias, out_desc, out_scales, rows_A, weights, scales, staging, parked, full, empty, board, posted,
+                    taken, COLUMNS, PASSES, BOXES, PARTS, STEPS, BLOCK, STAGES, KIND, ALPHA, BETA, CLAMP, AFTER,
+                )),
+                (_produce, (
+                    x, x_scales, w_desc, w_scales, tile_expert, tile_row, tile_rows, num_tiles, turns, rows_A, weights,
+                    scales, full, empty, board, posted, taken, COLUMNS, PASSES, BOXES, PARTS, BLOCKS, STEPS, BLOCK,
+                    NUM_COLUMNS, STAGES, GROUP,
+                )),
+            ],
+            [4, 1],
+            [232, 40],
+        )  # fmt: skip

@@ -125,7 +125,7 @@ FP8: Final = Family(
             Fp8GroupedConfig, fp8_grouped.up, fp8_grouped.down, lambda config: (config.rows, config.align)
         ),
         GLUON: Sorted(
-            Fp8GluonConfig, fp8_gluon.up, fp8_gluon.down, lambda config: (fp8_gluon.ROWS, fp8_gluon.ALIGN),
+            Fp8GluonConfig, fp8_gluon.up, fp8_gluon.down, lambda config: (config.rows, fp8_gluon.ALIGN),
             is_persistent=True, lacks=fp8_gluon.available,
         ),
     },

@@ -38,7 +38,17 @@ _FP8_TILED: Final[tuple[tuple[Config, Config], ...]] = (
     ({"passes": 2, "stages": 4}, {"columns": 128, "stages": 4}),
     ({"rows": 128, "columns": 128, "warps": 8}, {"rows": 128, "columns": 128, "warps": 8}),
 )
-_FP8_IN_GLUON: Final[tuple[Config, ...]] = ({}, {"group": 16}, {"group": 4}, {"group": 2}, {"group": 1})
+_FP8_IN_GLUON: Final[tuple[Config, ...]] = (
+    {},
+    {"group": 16},
+    {"group": 4},
+    {"group": 2},
+    {"group": 1},
+    {"rows": 192},
+    {"rows": 192, "group": 16},
+    {"rows": 192, "group": 4},
+    {"rows": 192, "group": 2},
+)
 _WORDS_IN_GLUON: Final[tuple[Config, ...]] = (
     {},
     {"lead": 2},

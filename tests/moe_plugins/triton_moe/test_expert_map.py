@@ -32,7 +32,10 @@ def assert_maps(ids, slot_start, num_local, tile, align):
         assert_bitwise_equal(found.pair_of_row[rows].cpu().long(), pairs)
         assert (found.pair_of_row[next_row + count : next_row + aligned] == -1).all()
         row_of_pair[pairs] = rows.int()
-        tiles += [(expert, next_row + i, min(count - i, tile)) for i in range(0, count, tile)]
+        height = tile
+        if align > 1 and tile % align == 0 and count:  # shared evenly among as few as can be
+            height = -(-aligned // align // -(-count // tile)) * align
+        tiles += [(expert, next_row + i, min(count - i, height)) for i in range(0, count, height)]
         next_row += aligned
     assert_bitwise_equal(found.row_of_pair.cpu(), row_of_pair)
     assert int(found.num_tiles) == len(tiles) <= found.max_tiles
@@ -43,7 +46,7 @@ def assert_maps(ids, slot_start, num_local, tile, align):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(("tile", "align"), [(16, 1), (128, 64), (64, 64)])
+@pytest.mark.parametrize(("tile", "align"), [(16, 1), (128, 64), (64, 64), (48, 16), (40, 16)])
 @pytest.mark.parametrize(
     ("num_tokens", "top_k", "num_experts", "slot_start", "num_local"),
     [(1, 1, 3, 0, 3), (5, 3, 9, 2, 4), (64, 2, 40, 0, 40), (70, 6, 7, 6, 1)],

@@ -9,7 +9,7 @@ from moe_core.contract.vocabulary import ActivationType
 from moe_core.quantization import Element, Format, ScaleType, quantize
 from moe_core.testing.numerics import assert_bitwise_equal, assert_close
 from moe_plugins.triton_moe.expert_map import ExpertMap, map_experts
-from moe_plugins.triton_moe.fp8_gluon import ALIGN, ROWS, Fp8GluonConfig, available, down, up
+from moe_plugins.triton_moe.fp8_gluon import ALIGN, Fp8GluonConfig, available, down, up
 from moe_plugins.triton_moe.fp8_weights import Fp8Rows, Fp8Weights, in_blocks
 from moe_plugins.triton_moe.quant_rows import quantize_pairs, quantize_rows
 
@@ -17,9 +17,11 @@ TOLERANCE = {torch.bfloat16: 4e-3, torch.float16: 1e-3}
 """One rounding, and sums of e4m3 products to about 4e-4 of a sum."""
 CODES_TOLERANCE = 1e-2
 """Those sums put a code in a hundred on the other side of a rounding boundary, a twelfth of its value away."""
+PARKED_TOLERANCE = 2e-2
+"""Gate is parked in bfloat16, off by a thousandth: two codes in a hundred more are on the other side."""
 PROGRAMS = 5
 """Few, so that each takes many tiles and its ring of stages runs on across them."""
-COUNTS = (1, 0, 63, 64, 65, 128, 129, 0, 193, 2, 0)
+COUNTS = (1, 0, 63, 64, 65, 128, 129, 192, 0, 193, 449, 2, 0)
 NAN = 0x7F
 """The code of e4m3."""
 
@@ -28,8 +30,9 @@ SWIGLU_BIAS = Activation(ActivationType.SWIGLU_BIAS, alpha=1.702, beta=1.0, clam
 RELU2 = Activation(ActivationType.RELU2)
 
 CONFIGS = {
-    "five stages": Fp8GluonConfig(),
+    "as many stages as fit": Fp8GluonConfig(),
     "three stages": Fp8GluonConfig(stages=3, group=2),
+    "192 rows": Fp8GluonConfig(rows=192),
 }
 SIZES = {
     "gated": (torch.bfloat16, 512, 640, SWIGLU, False),
@@ -47,6 +50,11 @@ class TestOnAnyMachine:
         with pytest.raises(ValueError, match=r"those of 64 columns of rows; the Gluon kernels need blocks and 128"):
             _down(_weights(), Fp8Rows.empty(64, 256, torch.device("cpu"), group=64))
 
+    @pytest.mark.parametrize("rows", [64, 256])
+    def test_other_heights_are_refused(self, rows):
+        with pytest.raises(ValueError, match=f"rows={rows}.*rows needs to be 128 or 192"):
+            _down(_weights(), Fp8Rows.empty(64, 256, torch.device("cpu")), Fp8GluonConfig(rows=rows))
+
     def test_a_static_scale_is_refused(self):
         with pytest.raises(ValueError, match=r"static ones of rows"):
             _down(_weights(), Fp8Rows.empty_static(64, 256, torch.ones(1)))
@@ -58,19 +66,21 @@ class TestOnHopper:
     @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
     @pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
     def test_up(self, config, size):
-        case = Case(*size)
+        case = Case(*size, config=config)
         x = Fp8Rows.empty(case.found.max_rows, case.hidden, torch.device("cuda"))
         quantize_pairs(case.x, case.found.row_of_pair, 1, x)
         h = _unset(case.found.max_rows, case.inter)
         up(x, case.found, case.weights, case.activation, 1, h, config, programs=PROGRAMS)
         for e, rows in case.filled():
             expected = case.neurons(_values(x)[rows], e)
-            assert_close(_values(h)[rows], _rounded(expected), CODES_TOLERANCE)
+            assert_close(
+                _values(h)[rows], _rounded(expected), PARKED_TOLERANCE if config.rows > 128 else CODES_TOLERANCE
+            )
 
     @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
     @pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
     def test_down(self, config, size):
-        case = Case(*size)
+        case = Case(*size, config=config)
         h = _unset(case.found.max_rows, case.inter)
         quantize_rows(torch.randn(h.data.shape, device="cuda"), h)
         y = torch.full((case.found.max_rows, case.hidden), torch.nan, dtype=case.dtype, device="cuda")
@@ -83,20 +93,21 @@ class TestOnHopper:
             unused[rows.start : rows.start + -(-(rows.stop - rows.start) // ALIGN) * ALIGN] = False
         assert y[unused.cuda()].isnan().all()
 
-    def test_again_gives_the_same_bits(self):
-        case = Case(torch.bfloat16, 512, 384, SWIGLU, False)
+    @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+    def test_again_gives_the_same_bits(self, config):
+        case = Case(torch.bfloat16, 512, 384, SWIGLU, False, config=config)
         x = Fp8Rows.empty(case.found.max_rows, case.hidden, torch.device("cuda"))
         quantize_pairs(case.x, case.found.row_of_pair, 1, x)
         runs = []
         for programs in (PROGRAMS, 132):
             h = _unset(case.found.max_rows, case.inter)
-            up(x, case.found, case.weights, SWIGLU, 1, h, Fp8GluonConfig(), programs=programs)
+            up(x, case.found, case.weights, SWIGLU, 1, h, config, programs=programs)
             runs.append(_values(h)[torch.cat([torch.arange(rows.start, rows.stop) for _, rows in case.filled()])])
         assert_bitwise_equal(*runs)
 
     def test_no_pair_is_here(self):
         weights = _weights(device="cuda")
-        found = map_experts(torch.full((4, 2), -1, dtype=torch.int32, device="cuda"), 0, 1, tile=ROWS, align=ALIGN)
+        found = map_experts(torch.full((4, 2), -1, dtype=torch.int32, device="cuda"), 0, 1, tile=128, align=ALIGN)
         h = Fp8Rows.empty(found.max_rows, 256, torch.device("cuda"))
         y = torch.zeros(found.max_rows, 256, dtype=torch.bfloat16, device="cuda")
         down(h, found, weights, y, Fp8GluonConfig(), programs=PROGRAMS)
@@ -106,7 +117,7 @@ class TestOnHopper:
 class Case:
     """One pair a token; experts without rows have NaN for weights, which must not reach those before them."""
 
-    def __init__(self, dtype, hidden, inter, activation, bias):
+    def __init__(self, dtype, hidden, inter, activation, bias, *, config):
         self.generator = torch.Generator(device="cuda").manual_seed(0)
         self.dtype, self.hidden, self.inter, self.activation = dtype, hidden, inter, activation
         num, halves = len(COUNTS), 2 if activation.kind.is_gated else 1
@@ -129,7 +140,7 @@ class Case:
         ids = ids[torch.randperm(len(ids), generator=torch.Generator().manual_seed(1))].view(-1, 1).cuda()
         self.x = self._randn(len(ids), hidden).to(dtype)
         self.x[ids[:, 0] < 0] = torch.nan
-        self.found = map_experts(ids, 0, num, tile=ROWS, align=ALIGN)
+        self.found = map_experts(ids, 0, num, tile=config.rows, align=ALIGN)
 
     def filled(self):
         """Experts with rows, and these."""
@@ -184,6 +195,6 @@ def _weights(device="cpu", *, blocks=True):
     return Fp8Weights(in_blocks(codes), s1, in_blocks(codes[:, :256]), s2, blocks=blocks)
 
 
-def _down(weights, h):
+def _down(weights, h, config=CONFIGS["as many stages as fit"]):
     found = ExpertMap(*(torch.zeros(1, dtype=torch.int32) for _ in ExpertMap._fields))
-    down(h, found, weights, torch.empty(64, 256, dtype=torch.bfloat16), Fp8GluonConfig(), programs=PROGRAMS)
+    down(h, found, weights, torch.empty(64, 256, dtype=torch.bfloat16), config, programs=PROGRAMS)
