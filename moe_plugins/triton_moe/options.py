@@ -123,7 +123,6 @@ _OPTIONS: Final[Mapping[str, Mapping[str, _Timed]]] = MappingProxyType(
                 _words(16, 250e6), _words(32, 400e6), _words(64, 550e6, weight_rows=128),
                 _words(128, 700e6, weight_rows=128, warps=8, group=8),
             ),
-            GLUON: _tiled(_alike(160, 900e6, 16.0), _alike(128, 900e6, 16.0, rows=128, short=96)),
         },
     }
 )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -91,25 +90,19 @@ def _spread(
     return rows
 
 
-def _quantizing(down: Callable[..., None]) -> Callable[..., None]:
-    """`down` of h that is quantized before: only whole rows know their scale. With one, the tensor cores add a row's
-    products by themselves."""
-
-    def quantized(
-        h_RI: torch.Tensor,
-        found: ExpertMap,
-        weights: W4Weights,
-        y_RH: torch.Tensor,
-        config: Any,
-        *,
-        pdl: bool = False,
-        **place: Any,
-    ) -> None:
-        rows = Fp8Rows.empty(len(h_RI), h_RI.shape[1], h_RI.device, group=0)
-        quantize_mapped(h_RI, found, rows, pdl=pdl)
-        down(rows, found, weights, y_RH, config, pdl=pdl, **place)
-
-    return quantized
+def _quantizing_down(
+    h_RI: torch.Tensor,
+    found: ExpertMap,
+    weights: W4Weights,
+    y_RH: torch.Tensor,
+    config: w4_swap_ab.W4SwapConfig,
+    *,
+    pdl: bool = False,
+) -> None:
+    # Only whole rows know their scale. With one, the tensor cores add a row's products by themselves.
+    rows = Fp8Rows.empty(len(h_RI), h_RI.shape[1], h_RI.device, group=0)
+    quantize_mapped(h_RI, found, rows, pdl=pdl)
+    w4_swap_ab.down(rows, found, weights, y_RH, config, pdl=pdl)
 
 
 def _sizes(weights: Fp8Weights | W4Weights) -> tuple[int, int, int]:
@@ -158,7 +151,7 @@ WORDS: Final = Family(
 
 QUADS: Final = WORDS._replace(
     prepared=lambda dtype: QuantPrepared(partial(prepare_w4, dtype=dtype, e4m3=True)),
-    sorted={path: kernels._replace(down=_quantizing(kernels.down)) for path, kernels in WORDS.sorted.items()},
+    sorted={SWAP_AB: WORDS.sorted[SWAP_AB]._replace(down=_quantizing_down)},
     tokens=_quantized,
     moves=torch.float8_e4m3fn,
 )

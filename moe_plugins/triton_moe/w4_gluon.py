@@ -17,11 +17,8 @@ from moe_core.activation import Activation
 from moe_core.contract.vocabulary import ActivationType
 from moe_plugins.triton_moe.activation import activation_meta
 from moe_plugins.triton_moe.expert_map import ExpertMap
-from moe_plugins.triton_moe.fp8_weights import Fp8Rows
 from moe_plugins.triton_moe.grouped_gluon import ALIGN, _boxes, available
 from moe_plugins.triton_moe.launch import launch
-from moe_plugins.triton_moe.w4_e4m3 import FP4_E4M3
-from moe_plugins.triton_moe.w4_swap_ab import scaled_rows
 from moe_plugins.triton_moe.w4_weights import W4Matrix, W4Weights
 from moe_plugins.triton_moe.w4_words import FP4, INT4, INT4_ZERO, INT8, WordFormat, code_words, scale_words
 
@@ -56,7 +53,7 @@ class W4GluonConfig(NamedTuple):
 
 
 def up(
-    x_RH: torch.Tensor | Fp8Rows,
+    x_RH: torch.Tensor,
     found: ExpertMap,
     weights: W4Weights,
     activation: Activation,
@@ -69,9 +66,8 @@ def up(
 ) -> None:
     """FC1 and the activation of every row of the map, into `h_RI`; `programs` is the number of multiprocessors.
 
-    `x_RH` are tokens in the rows of the map: bfloat16 or float16, or e4m3 with a scale each for words that become e4m3.
-    H and I are multiples of 8, or 16. Rows of `h_RI` that are no pairs are undefined. Raises ``ValueError`` for other
-    words, and for a `config` that cannot be.
+    `x_RH` are tokens in the rows of the map, bfloat16 or float16; H and I multiples of 8. Rows of `h_RI` that are no
+    pairs are undefined. Raises ``ValueError`` for words that become e4m3, and for a `config` that cannot be.
     """
     _, hidden, inter = weights.sizes
     meta = {"K": hidden, "COLUMNS": inter, "GATED": weights.gated, **activation_meta(activation)}
@@ -79,7 +75,7 @@ def up(
 
 
 def down(
-    h_RI: torch.Tensor | Fp8Rows,
+    h_RI: torch.Tensor,
     found: ExpertMap,
     weights: W4Weights,
     y_RH: torch.Tensor,
@@ -96,7 +92,7 @@ def down(
 
 
 def _launch(
-    rows: torch.Tensor | Fp8Rows,
+    x: torch.Tensor,
     found: ExpertMap,
     weights: W4Weights,
     matrix: W4Matrix,
@@ -107,15 +103,14 @@ def _launch(
     pdl: bool,
     meta: dict[str, object],
 ) -> None:
-    x, x_scales = scaled_rows(rows)
-    stages = config.stages or _most_stages(weights.format, config.rows, x.itemsize)
-    _check(weights, x, config, stages)
+    stages = config.stages or _most_stages(weights.format, config.rows)
+    _check(weights, config, stages)
     from moe_plugins.triton_moe.w4_gluon_kernels import grouped_words_gemm
 
     cut = {"STAGES": stages, "GROUP": config.group, "SHORT": config.short, "LEAD": config.lead}
-    (kind, scaled), width = weights.format, 128 // x.itemsize
+    kind, scaled = weights.format
     args = (
-        _boxes(x, 64, width), _boxes(x, 32, width) if config.rows == 160 else None, x_scales,
+        _boxes(x, 64, 64), _boxes(x, 32, 64) if config.rows == 160 else None,
         _word_boxes(matrix.words.flatten(0, 2)), matrix.scales, matrix.row_scale, bias,
         _boxes(out, 32, 32),
         found.tile_expert, found.tile_row, found.tile_rows, found.num_tiles, found.turns,
@@ -124,16 +119,16 @@ def _launch(
     launch(grouped_words_gemm, (programs,), args, meta, num_warps=4, pdl=pdl)
 
 
-def _most_stages(words: WordFormat, rows: int, itemsize: int) -> int:
-    """Of 128 columns of tokens of `itemsize` bytes, and weights."""
-    stage = itemsize * 128 * rows + 4 * 128 * (code_words(words.kind) + max(scale_words(*words), 1))
+def _most_stages(words: WordFormat, rows: int) -> int:
+    """Of 128 columns of tokens and weights."""
+    stage = 2 * 128 * rows + 4 * 128 * (code_words(words.kind) + max(scale_words(*words), 1))
     return int((SHARED_MEMORY - OTHER_MEMORY) // stage)
 
 
-def _check(weights: W4Weights, x: torch.Tensor, config: W4GluonConfig, stages: int) -> None:
-    kinds = (FP4_E4M3,) if x.itemsize == 1 else (FP4, INT4, INT4_ZERO, INT8)
+def _check(weights: W4Weights, config: W4GluonConfig, stages: int) -> None:
+    kinds = (FP4, INT4, INT4_ZERO, INT8)
     if weights.format.kind not in kinds:
-        raise ValueError(f"found words of {weights.format.kind} and rows in {x.dtype}; needed {', '.join(kinds)}")
+        raise ValueError(f"found words of {weights.format.kind}; needed {', '.join(kinds)}; try w4_swap_ab")
     if config.rows not in (128, 160):
         raise ValueError(f"asked for {config}; rows needs to be 128 or 160")
     if config.short not in (0, 32, 64, 96):

@@ -35,32 +35,30 @@ from moe_plugins.triton_moe.w4_words import scale_words
 
 
 @gluon.constexpr_function
-def _mma(tokens, bits):
-    """Layout of ``[64, tokens]`` sums of a consumer, of operands of as many bits."""
-    return gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, tokens, 256 // bits])
+def _mma(tokens):
+    """Layout of ``[64, tokens]`` sums of a consumer."""
+    return gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, tokens, 16])
 
 
 @gluon.jit
 def _load_rows(x, x_extra, rows_X, extra_X, row, rows, k, bar, stage):
-    """128 columns of a tile's rows, in boxes of 128 bytes."""
-    COLUMNS: gl.constexpr = x.block_type.shape[1]
-    BOXES: gl.constexpr = 128 // COLUMNS
-    MAIN: gl.constexpr = BOXES * x.block_type.nbytes
-    EXTRA: gl.constexpr = 0 if x_extra is None else BOXES * x_extra.block_type.nbytes
+    """128 columns of a tile's rows."""
+    MAIN: gl.constexpr = x.block_type.nbytes
+    EXTRA: gl.constexpr = 0 if x_extra is None else x_extra.block_type.nbytes
     if rows > 128:
-        mbarrier.expect(bar, 2 * MAIN + EXTRA)
+        mbarrier.expect(bar, 4 * MAIN + 2 * EXTRA)
     elif rows > 64:
-        mbarrier.expect(bar, 2 * MAIN)
+        mbarrier.expect(bar, 4 * MAIN)
     else:
-        mbarrier.expect(bar, MAIN)
-    for box in gl.static_range(BOXES):
-        at, first = k + COLUMNS * box, 2 * (BOXES * stage + box)
-        tma.async_copy_global_to_shared(x, [row, at], bar, rows_X.index(first))
+        mbarrier.expect(bar, 2 * MAIN)
+    for half in gl.static_range(2):
+        at = k + 64 * half
+        tma.async_copy_global_to_shared(x, [row, at], bar, rows_X.index(4 * stage + 2 * half))
         if rows > 64:
-            tma.async_copy_global_to_shared(x, [row + 64, at], bar, rows_X.index(first + 1))
+            tma.async_copy_global_to_shared(x, [row + 64, at], bar, rows_X.index(4 * stage + 2 * half + 1))
         if EXTRA > 0:  # noqa: SIM102 - this is decided by the compiler, the next by the GPU
             if rows > 128:
-                tma.async_copy_global_to_shared(x_extra, [row + 128, at], bar, extra_X.index(BOXES * stage + box))
+                tma.async_copy_global_to_shared(x_extra, [row + 128, at], bar, extra_X.index(2 * stage + half))
 
 
 @gluon.jit
@@ -110,14 +108,12 @@ def _produce(
 def _start(
     low, high, boxes, stage, acc, NUM: gl.constexpr, FIRST: gl.constexpr, TOKENS: gl.constexpr, BOTH: gl.constexpr
 ):
-    """Have weights multiplied by `TOKENS` tokens of a stage: box `FIRST` of `NUM` of 128 bytes of columns in `boxes`;
-    if there are more columns and `BOTH`, also that of the others."""
-    BITS: gl.constexpr = boxes.dtype.primitive_bitwidth
-    BOXES: gl.constexpr = BITS // 8
-    OPERAND: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=_mma(TOKENS, BITS), k_width=32 // BITS)
+    """Have weights multiplied by `TOKENS` tokens of a stage: box `FIRST` of `NUM` of half the columns in `boxes`; if
+    `BOTH`, also that of the other half."""
+    OPERAND: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=_mma(TOKENS), k_width=2)
     low = gl.convert_layout(low, OPERAND, assert_trivial=True)
-    sums = warpgroup_mma(low, boxes.index(BOXES * NUM * stage + FIRST).permute((1, 0)), acc, is_async=True)
-    if BOXES == 2 and BOTH:
+    sums = warpgroup_mma(low, boxes.index(2 * NUM * stage + FIRST).permute((1, 0)), acc, is_async=True)
+    if BOTH:
         high = gl.convert_layout(high, OPERAND, assert_trivial=True)
         sums = warpgroup_mma(high, boxes.index(2 * NUM * stage + NUM + FIRST).permute((1, 0)), sums, is_async=True)
     return sums
@@ -132,20 +128,15 @@ def _multiply(
 ):  # fmt: skip
     """``[64, TOKENS]`` and, of the extra rows, ``[64, 32]`` in float32, and where the ring stands then; the first
     consumer signals `lead` when it has started `LEAD` steps."""
-    BITS: gl.constexpr = TYPE.primitive_bitwidth
-    BOXES: gl.constexpr = BITS // 8
     NUM: gl.constexpr = 128 // TOKENS
     HAS_HIGH: gl.constexpr = (K - 1) % 128 >= 64
     # Those of 96 rows are among the others; only tiles of 160 have memory for extra ones.
     MORE_NUM: gl.constexpr = 4 if TOKENS == 64 else 1
     MORE_FIRST: gl.constexpr = 2 if TOKENS == 64 else 0
-    tokens = rows_X._reinterpret(TYPE, [STAGES * BOXES * NUM, TOKENS, 128 // BOXES], rows_X.layout)
-    if TOKENS == 64:
-        others = rows_X._reinterpret(TYPE, [STAGES * BOXES * 4, 32, 128 // BOXES], rows_X.layout)
-    else:
-        others = extra_X
-    acc = gl.zeros([64, TOKENS], gl.float32, _mma(TOKENS, BITS))
-    more = gl.zeros([64, 32], gl.float32, _mma(32, BITS))
+    tokens = rows_X._reinterpret(TYPE, [STAGES * 2 * NUM, TOKENS, 64], rows_X.layout)
+    others = rows_X._reinterpret(TYPE, [STAGES * 8, 32, 64], rows_X.layout) if TOKENS == 64 else extra_X
+    acc = gl.zeros([64, TOKENS], gl.float32, _mma(TOKENS))
+    more = gl.zeros([64, 32], gl.float32, _mma(32))
     mbarrier.wait(words_full.index(stage), phase)
     low, high = unpack_rows(FIRST, SECOND, words, scales, stage, SCALES, FORMAT, SCALED, TYPE)
     mbarrier.arrive(words_empty.index(stage))
@@ -163,12 +154,7 @@ def _multiply(
         # True by now: the assembler would move the unpacking behind the wait for the tensor cores, but for this branch.
         mbarrier.wait(words_full.index(ahead), ahead_phase)
         mbarrier.arrive(words_empty.index(ahead))
-        if BITS == 8:  # of which the wait cannot be told; the branch above holds the unpacking where it is
-            if EXTRA:
-                acc, more = warpgroup_mma_wait(0, deps=(sums, more_sums))
-            else:
-                acc = warpgroup_mma_wait(0, deps=(sums,))
-        elif EXTRA:
+        if EXTRA:
             acc, more, low, high, next_low, next_high = warpgroup_mma_wait(
                 0, deps=(sums, more_sums, low, high, next_low, next_high)
             )  # fmt: skip
@@ -218,16 +204,13 @@ def _store(out_desc, staging, out, row, rows, column):
 
 @gluon.jit
 def _finish(
-    acc, factor, shift, x_scales, out_desc, staging, row, rows, column,
-    TOKENS: gl.constexpr, GATED: gl.constexpr, BITS: gl.constexpr,
+    acc, factor, shift, out_desc, staging, row, rows, column,
+    TOKENS: gl.constexpr, GATED: gl.constexpr,
     KIND: gl.constexpr, ALPHA: gl.constexpr, BETA: gl.constexpr, CLAMP: gl.constexpr, AFTER: gl.constexpr,
 ):  # fmt: skip
     """Scale, bias, activation and store of ``[64, TOKENS]`` sums, from output column `column` on."""
-    LAYOUT: gl.constexpr = gl.SliceLayout(1, _mma(TOKENS, BITS))
+    LAYOUT: gl.constexpr = gl.SliceLayout(1, _mma(TOKENS))
     acc *= gl.convert_layout(factor, LAYOUT, assert_trivial=True)[:, None]
-    if x_scales is not None:
-        token = gl.arange(0, TOKENS, layout=gl.SliceLayout(0, _mma(TOKENS, BITS)))
-        acc *= gl.load(x_scales + row + token, mask=token < rows, other=0.0)[None, :]
     if shift is not None:
         acc += gl.convert_layout(shift, LAYOUT, assert_trivial=True).to(gl.float32)[:, None]
     left, right = gl.split(acc.reshape((4, 2, 8, TOKENS)).permute((0, 2, 3, 1)))
@@ -240,7 +223,7 @@ def _finish(
 @gluon.jit
 def _tile(
     PART: gl.constexpr, TOKENS: gl.constexpr, EXTRA: gl.constexpr,
-    x_scales, row_scale, bias, out_desc, rows_X, extra_X, words, scales, staging, full, empty, words_full, words_empty,
+    row_scale, bias, out_desc, rows_X, extra_X, words, scales, staging, full, empty, words_full, words_empty,
     lead, stage, phase, expert, row, rows, column,
     K: gl.constexpr, COLUMNS: gl.constexpr, GATED: gl.constexpr, ROWS: gl.constexpr, STEPS: gl.constexpr,
     STAGES: gl.constexpr, LEAD: gl.constexpr, SCALES: gl.constexpr, FORMAT: gl.constexpr, SCALED: gl.constexpr,
@@ -251,8 +234,7 @@ def _tile(
     FIRST: gl.constexpr = PART if GATED else 2 * PART
     SECOND: gl.constexpr = 2 + PART if GATED else 2 * PART + 1
     # Asked for now, needed after the product.
-    BITS: gl.constexpr = TYPE.primitive_bitwidth
-    n, is_row = _own_rows(PART, column, COLUMNS, GATED, gl.SliceLayout(1, _mma(TOKENS, BITS)))
+    n, is_row = _own_rows(PART, column, COLUMNS, GATED, gl.SliceLayout(1, _mma(TOKENS)))
     factor = gl.load(row_scale + expert * ROWS + n, mask=is_row, other=0.0)
     shift = None if bias is None else gl.load(bias + expert * ROWS + n, mask=is_row, other=0.0)
     acc, more, stage, phase = _multiply(
@@ -260,16 +242,12 @@ def _tile(
         stage, phase, K, STEPS, STAGES, LEAD, SCALES, FORMAT, SCALED, TYPE,
     )  # fmt: skip
     at = column * 64 + 32 * PART if GATED else column * 128 + 64 * PART
-    own = staging._reinterpret(out_desc.dtype, [2 * 128 // TOKENS, TOKENS, 32], staging.layout).index(
-        PART * (128 // TOKENS)
-    )
-    _finish(
-        acc, factor, shift, x_scales, out_desc, own, row, rows, at, TOKENS, GATED, BITS, KIND, ALPHA, BETA, CLAMP, AFTER
-    )
+    own = staging._reinterpret(TYPE, [2 * 128 // TOKENS, TOKENS, 32], staging.layout).index(PART * (128 // TOKENS))
+    _finish(acc, factor, shift, out_desc, own, row, rows, at, TOKENS, GATED, KIND, ALPHA, BETA, CLAMP, AFTER)
     if EXTRA:
-        own = staging._reinterpret(out_desc.dtype, [8, 32, 32], staging.layout).index(4 * PART)
+        own = staging._reinterpret(TYPE, [8, 32, 32], staging.layout).index(4 * PART)
         _finish(
-            more, factor, shift, x_scales, out_desc, own, row + TOKENS, rows - TOKENS, at, 32, GATED, BITS,
+            more, factor, shift, out_desc, own, row + TOKENS, rows - TOKENS, at, 32, GATED,
             KIND, ALPHA, BETA, CLAMP, AFTER,
         )  # fmt: skip
     return stage, phase
@@ -277,8 +255,8 @@ def _tile(
 
 @gluon.jit
 def _consume(
-    PART: gl.constexpr, x_scales, row_scale, bias, out_desc, rows_X, extra_X, words, scales, staging, full, empty,
-    words_full, words_empty, lead, board, posted, taken,
+    PART: gl.constexpr, row_scale, bias, out_desc, rows_X, extra_X, words, scales, staging, full, empty, words_full,
+    words_empty, lead, board, posted, taken,
     K: gl.constexpr, COLUMNS: gl.constexpr, GATED: gl.constexpr, ROWS: gl.constexpr, STEPS: gl.constexpr,
     STAGES: gl.constexpr, SHORT: gl.constexpr, LEAD: gl.constexpr,
     EXTRA: gl.constexpr, SCALES: gl.constexpr, FORMAT: gl.constexpr, SCALED: gl.constexpr, TYPE: gl.constexpr,
@@ -293,22 +271,21 @@ def _consume(
         if rows <= SHORT:
             if SHORT > 0:
                 stage, phase = _tile(
-                    PART, SHORT_MAIN, SHORT == 96, x_scales, row_scale, bias, out_desc, rows_X, extra_X, words, scales,
-                    staging, full, empty, words_full, words_empty, lead, stage, phase, expert, row, rows, column, K,
-                    COLUMNS, GATED, ROWS, STEPS, STAGES, LEAD, SCALES, FORMAT, SCALED, TYPE, KIND, ALPHA, BETA, CLAMP,
-                    AFTER,
+                    PART, SHORT_MAIN, SHORT == 96, row_scale, bias, out_desc, rows_X, extra_X, words, scales, staging,
+                    full, empty, words_full, words_empty, lead, stage, phase, expert, row, rows, column, K, COLUMNS,
+                    GATED, ROWS, STEPS, STAGES, LEAD, SCALES, FORMAT, SCALED, TYPE, KIND, ALPHA, BETA, CLAMP, AFTER,
                 )  # fmt: skip
         elif rows <= 128:
             stage, phase = _tile(
-                PART, 128, False, x_scales, row_scale, bias, out_desc, rows_X, extra_X, words, scales, staging,
-                full, empty, words_full, words_empty, lead, stage, phase, expert, row, rows, column, K, COLUMNS, GATED,
-                ROWS, STEPS, STAGES, LEAD, SCALES, FORMAT, SCALED, TYPE, KIND, ALPHA, BETA, CLAMP, AFTER,
+                PART, 128, False, row_scale, bias, out_desc, rows_X, extra_X, words, scales, staging, full, empty,
+                words_full, words_empty, lead, stage, phase, expert, row, rows, column, K, COLUMNS, GATED, ROWS, STEPS,
+                STAGES, LEAD, SCALES, FORMAT, SCALED, TYPE, KIND, ALPHA, BETA, CLAMP, AFTER,
             )  # fmt: skip
         elif EXTRA:
             stage, phase = _tile(
-                PART, 128, True, x_scales, row_scale, bias, out_desc, rows_X, extra_X, words, scales, staging,
-                full, empty, words_full, words_empty, lead, stage, phase, expert, row, rows, column, K, COLUMNS, GATED,
-                ROWS, STEPS, STAGES, LEAD, SCALES, FORMAT, SCALED, TYPE, KIND, ALPHA, BETA, CLAMP, AFTER,
+                PART, 128, True, row_scale, bias, out_desc, rows_X, extra_X, words, scales, staging, full, empty,
+                words_full, words_empty, lead, stage, phase, expert, row, rows, column, K, COLUMNS, GATED, ROWS, STEPS,
+                STAGES, LEAD, SCALES, FORMAT, SCALED, TYPE, KIND, ALPHA, BETA, CLAMP, AFTER,
             )  # fmt: skip
         tile += 1
         expert, row, rows, column = take(board, posted, taken, tile)
@@ -317,7 +294,7 @@ def _consume(
 
 @gluon.jit
 def grouped_words_gemm(
-    x, x_extra, x_scales, words_desc, scales, row_scale, bias, out_desc, tile_expert, tile_row, tile_rows, num_tiles,
+    x, x_extra, words_desc, scales, row_scale, bias, out_desc, tile_expert, tile_row, tile_rows, num_tiles,
     turns,
     K: gl.constexpr, COLUMNS: gl.constexpr, GATED: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr,
     SHORT: gl.constexpr, LEAD: gl.constexpr, FORMAT: gl.constexpr, SCALED: gl.constexpr, PDL: gl.constexpr,
@@ -325,8 +302,7 @@ def grouped_words_gemm(
 ):  # fmt: skip
     """``out[r] = activate(rows[r] @ w[expert of r].T + bias)`` for tiles of 128 weight rows and up to 128 rows, or 160.
 
-    `x` describes the rows ``[R, K]`` in boxes of 64 rows and 128 bytes, `x_extra` in boxes of 32 if there are tiles of
-    160; in e4m3, `x_scales` has a scale of each row. `words_desc`
+    `x` describes the rows ``[R, K]`` in boxes of 64, `x_extra` in boxes of 32 if there are tiles of 160. `words_desc`
     describes the words of all experts and blocks as one matrix in boxes of 64 rows: one of gate rows and one of up rows
     when `GATED`, else two neighbours. `out` has boxes of 32 by 32. `FORMAT` and its `SCALED` columns to a scale are
     those of :class:`~moe_plugins.triton_moe.w4_words.WordFormat`.
@@ -348,15 +324,14 @@ def grouped_words_gemm(
     T: gl.constexpr = x.dtype
     EXTRA: gl.constexpr = x_extra is not None
     WORDS: gl.constexpr = words_desc.block_type.shape[1]
-    BOX: gl.constexpr = x.block_type.shape[1]
-    rows_X = gl.allocate_shared_memory(T, [2 * 128 // BOX * STAGES, 64, BOX], x.layout)
-    extra_X = gl.allocate_shared_memory(T, [128 // BOX * STAGES if EXTRA else 1, 32, BOX], x.layout)
+    rows_X = gl.allocate_shared_memory(T, [4 * STAGES, 64, 64], x.layout)
+    extra_X = gl.allocate_shared_memory(T, [2 * STAGES if EXTRA else 1, 32, 64], x.layout)
     boxes = gl.allocate_shared_memory(gl.int32, [2 * STAGES, 64, WORDS], words_desc.layout)
     quarters = boxes._reinterpret(gl.int32, [4 * STAGES, 32, WORDS], words_desc.layout)
     FLAT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     scales_A = gl.allocate_shared_memory(gl.int32, [2 * STAGES * max(SCALES, 1), 64], FLAT)
     quarter_scales = scales_A._reinterpret(gl.int32, [4 * STAGES * max(SCALES, 1), 32], FLAT)
-    staging = gl.allocate_shared_memory(out_desc.dtype, [8, 32, 32], out_desc.layout)
+    staging = gl.allocate_shared_memory(T, [8, 32, 32], out_desc.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     words_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -373,12 +348,12 @@ def grouped_words_gemm(
     gl.warp_specialize(
         [
             (_consume, (
-                0, x_scales, row_scale, bias, out_desc, rows_X, extra_X, quarters, quarter_scales, staging, full, empty,
+                0, row_scale, bias, out_desc, rows_X, extra_X, quarters, quarter_scales, staging, full, empty,
                 words_full, words_empty, lead, board, posted, taken, K, COLUMNS, GATED, ROWS, STEPS, STAGES, SHORT,
                 LEADS, EXTRA, SCALES, FORMAT, SCALED, T, KIND, ALPHA, BETA, CLAMP, AFTER,
             )),
             (_consume, (
-                1, x_scales, row_scale, bias, out_desc, rows_X, extra_X, quarters, quarter_scales, staging, full, empty,
+                1, row_scale, bias, out_desc, rows_X, extra_X, quarters, quarter_scales, staging, full, empty,
                 words_full, words_empty, lead, board, posted, taken, K, COLUMNS, GATED, ROWS, STEPS, STAGES, SHORT,
                 LEADS, EXTRA, SCALES, FORMAT, SCALED, T, KIND, ALPHA, BETA, CLAMP, AFTER,
             )),

@@ -13,13 +13,12 @@ from moe_plugins.triton_moe.w4_words import dequantize
 
 
 @gluon.constexpr_function
-def _quarter_layout(words, bits):
-    """Of words ``[32, words of a block]`` as a thread needs them whose columns of an operand of `bits` they hold."""
+def _quarter_layout(words):
+    """Of words ``[32, words of a block]`` as a thread needs them whose columns of an operand they hold."""
     wide = [[0, 16]] if words == 32 else []
-    registers, quads = ([[0, 1], [0, 2]], [[0, 4], [0, 8]]) if bits == 8 else ([[0, 1], [0, 8]], [[0, 2], [0, 4]])
     return gl.DistributedLinearLayout(
-        reg_bases=[*registers, *wide],
-        lane_bases=[*quads, [1, 0], [2, 0], [4, 0]],
+        reg_bases=[[0, 1], [0, 8], *wide],
+        lane_bases=[[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]],
         warp_bases=[[8, 0], [16, 0]],
         block_bases=[],
         shape=[32, words],
@@ -31,8 +30,8 @@ def _quarter(
     QUARTER: gl.constexpr, words, scales, stage,
     SCALES: gl.constexpr, FORMAT: gl.constexpr, SCALED: gl.constexpr, TYPE: gl.constexpr,
 ):  # fmt: skip
-    """32 weight rows of a stage, columns 0 … 63 and 64 … 127 of its block, or twice all of them in e4m3."""
-    LAYOUT: gl.constexpr = _quarter_layout(words.shape[2], TYPE.primitive_bitwidth)
+    """32 weight rows of a stage, columns 0 … 63 and 64 … 127 of its block."""
+    LAYOUT: gl.constexpr = _quarter_layout(words.shape[2])
     at = (2 * stage + QUARTER // 2) * (2 * SCALES) + QUARTER % 2
     SCALES_LAYOUT: gl.constexpr = gl.SliceLayout(1, LAYOUT)
     s_0 = gl.full([32], 0, gl.int32, SCALES_LAYOUT) if SCALES == 0 else scales.index(at).load(SCALES_LAYOUT)
@@ -45,18 +44,13 @@ def _quarter(
     tile = dequantize(
         words.index(4 * stage + QUARTER).load(LAYOUT), (s_0, s_1, s_2, s_3), 32, FORMAT, SCALED, TYPE, False
     )  # fmt: skip
-    if TYPE.primitive_bitwidth == 8:
-        low, high = tile, tile
-    else:
-        low, high = gl.split(tile.reshape((32, 2, 64)).permute((0, 2, 1)))
-    return low, high
+    return gl.split(tile.reshape((32, 2, 64)).permute((0, 2, 1)))
 
 
 @gluon.jit
 def _stack(first, second):
     """Two times ``[32, 64]`` as the tensor cores' rows."""
-    COLUMNS: gl.constexpr = first.shape[1]
-    return gl.join(first, second).reshape((4, 8, COLUMNS, 2)).permute((0, 3, 1, 2)).reshape((64, COLUMNS))
+    return gl.join(first, second).reshape((4, 8, 64, 2)).permute((0, 3, 1, 2)).reshape((64, 64))
 
 
 @gluon.jit
@@ -64,8 +58,7 @@ def unpack_rows(
     FIRST: gl.constexpr, SECOND: gl.constexpr, words, scales, stage,
     SCALES: gl.constexpr, FORMAT: gl.constexpr, SCALED: gl.constexpr, TYPE: gl.constexpr,
 ):  # fmt: skip
-    """64 weight rows of a stage, columns 0 … 63 and 64 … 127 of its block, or twice all of them in e4m3, from two
-    quarters of 32.
+    """64 weight rows of a stage, columns 0 … 63 and 64 … 127 of its block, from two quarters of 32.
 
     They are stacked eight by eight, so that a thread of the tensor cores has products of both quarters.
     """

@@ -68,7 +68,7 @@ def up(
     launch(
         _up, (found.max_tiles * triton.cdiv(inter, columns),),
         (
-            *scaled_rows(x_TH), *weights.fc1, weights.b1, h_RI, found.pair_of_row, found.tile_expert, found.tile_row,
+            *_rows(x_TH), *weights.fc1, weights.b1, h_RI, found.pair_of_row, found.tile_expert, found.tile_row,
             found.tile_rows, found.num_tiles, found.max_tiles,
         ),
         {
@@ -93,7 +93,7 @@ def down(
     launch(
         _down, (found.max_tiles * triton.cdiv(hidden, config.weight_rows),),
         (
-            *scaled_rows(h_RI), *weights.w2, weights.b2, y_RH, found.tile_expert, found.tile_row, found.tile_rows,
+            *_rows(h_RI), *weights.w2, weights.b2, y_RH, found.tile_expert, found.tile_row, found.tile_rows,
             found.num_tiles, found.max_tiles,
         ),
         {"H": hidden, "I": inter, **_meta(config, weights), "PDL": pdl},
@@ -101,7 +101,7 @@ def down(
     )  # fmt: skip
 
 
-def scaled_rows(x: torch.Tensor | Fp8Rows) -> tuple[torch.Tensor, torch.Tensor | None]:
+def _rows(x: torch.Tensor | Fp8Rows) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Rows and their scales."""
     if not isinstance(x, Fp8Rows):
         return x, None
