@@ -20,6 +20,7 @@ QUADS: Final = "quads"
 """Kernels that unpack four-bit weights to e4m3 in registers, and multiply them by e4m3."""
 
 NONE: Final = "none"
+INT8: Final = "int8"
 BLOCK: Final = 128
 """Columns that share a scale at most: wider groups of integers are several of these."""
 
@@ -44,7 +45,7 @@ FORMATS: Final[Mapping[str, WeightFormat]] = MappingProxyType(
         "int4_32": WeightFormat(4.5, WORDS),
         "int4_64": WeightFormat(4.25, WORDS),
         "int4_128": WeightFormat(4.125, WORDS),
-        "int8": WeightFormat(8, WORDS),
+        INT8: WeightFormat(8, WORDS),
     }
 )
 """By name. Times of one format say nothing about another."""
@@ -59,7 +60,7 @@ _NAMES: Final[Mapping[QuantAlgo, str]] = MappingProxyType(
         QuantAlgo.W4A8_MXFP4_FP8: "mxfp4_fp8",
         QuantAlgo.NVFP4: "nvfp4",
         QuantAlgo.W4A16_NVFP4: "nvfp4",
-        QuantAlgo.W8A16: "int8",
+        QuantAlgo.W8A16: INT8,
     }
 )
 _INT4: Final = (QuantAlgo.W4A16, QuantAlgo.W4A16_AWQ, QuantAlgo.W4A16_GPTQ)

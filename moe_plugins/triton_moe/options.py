@@ -113,7 +113,7 @@ _OPTIONS: Final[Mapping[str, Mapping[str, _Timed]]] = MappingProxyType(
             NO_SORT: _unsorted(Rates(60e6, 5.0)),
             SWAP_AB: _tiled(
                 _words(8, 120e6), _words(16, 200e6), _words(32, 280e6), _words(64, 330e6, weight_rows=128),
-                _words(128, 400e6, weight_rows=128, warps=8, group=8),
+                _words(128, 400e6, group=8),
             ),
             GLUON: _tiled(_alike(160, 560e6, 14.0), _alike(128, 560e6, 14.0, rows=128, short=96)),
         },

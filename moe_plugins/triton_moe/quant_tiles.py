@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from moe_plugins.triton_moe.cost import Shape
-from moe_plugins.triton_moe.formats import FP8, QUADS
+from moe_plugins.triton_moe.formats import FP8, INT8, QUADS
 from moe_plugins.triton_moe.options import GROUPED, NO_SORT, SWAP_AB
 
 Config = Mapping[str, Any]
@@ -84,6 +84,7 @@ _WORDS_TALL: Final[tuple[Config, ...]] = (
     {"weight_rows": 128, "warps": 8, "group": 8},
     {"group": 8},
 )
+_WORDS_TALL_INT8: Final[tuple[Config, ...]] = ({}, {"group": 8})
 TALL: Final = 128
 """Tokens of a tile whose sums need the registers of eight warps, or half the weight rows."""
 DEEP: Final = 32
@@ -102,7 +103,7 @@ def quantized_tiles(path: str, shape: Shape, tokens: int) -> Iterator[dict[str, 
         heights = _HEIGHTS.get(shape.kernels, _ALL_HEIGHTS)
         fitting = [rows for rows in heights if rows >= mean][: 1 if mean <= 4 else 2] or [heights[-1]]
         for rows in fitting:
-            for up, down in _of_fp8(rows) if fp8 else _alike(_of_words(rows)):
+            for up, down in _of_fp8(rows) if fp8 else _alike(_of_words(rows, shape)):
                 yield {"up": {"rows": rows, **up}, "down": {"rows": rows, **down}}
     else:
         in_gluon = _alike(_FP8_IN_GLUON if fp8 else _WORDS_IN_GLUON)
@@ -110,9 +111,9 @@ def quantized_tiles(path: str, shape: Shape, tokens: int) -> Iterator[dict[str, 
             yield {"up": dict(up), "down": dict(down)}
 
 
-def _of_words(rows: int) -> Sequence[Config]:
+def _of_words(rows: int, shape: Shape) -> Sequence[Config]:
     if rows >= TALL:
-        return _WORDS_TALL
+        return _WORDS_TALL_INT8 if shape.format == INT8 else _WORDS_TALL
     return (*_WORDS_SHORT, *_WORDS_DEEP) if rows <= DEEP else (*_WORDS_SHORT, *_WORDS_HALF)
 
 

@@ -23,9 +23,11 @@ from moe_plugins.triton_moe.expert_map import ExpertMap
 from moe_plugins.triton_moe.fp8_weights import Fp8Rows
 from moe_plugins.triton_moe.launch import launch
 from moe_plugins.triton_moe.w4_weights import W4Weights
-from moe_plugins.triton_moe.w4_words import code_words, dequantize, load_scales, scale_words
+from moe_plugins.triton_moe.w4_words import INT8, code_words, dequantize, load_scales, scale_words
 
 MOST_WEIGHT_ROWS: Final = 128
+MOST_INT8: Final = 64 * 128
+"""Products of a tile of eight-bit weights."""
 
 
 class W4SwapConfig(NamedTuple):
@@ -111,9 +113,7 @@ def _rows(x: torch.Tensor | Fp8Rows) -> tuple[torch.Tensor, torch.Tensor | None]
 
 
 def _meta(config: W4SwapConfig, weights: W4Weights) -> dict[str, object]:
-    if config.weight_rows > MOST_WEIGHT_ROWS:
-        # Seen on an H200 with Triton 3.6: results that differ from run to run.
-        raise ValueError(f"asked for tiles of {config.weight_rows} weight rows; {MOST_WEIGHT_ROWS} is the most")
+    _check(config, weights.format.kind)
     return {
         "T": config.rows, "SHORT": config.short, "N": config.weight_rows, "STAGES": config.stages,
         "UNROLL": config.unroll, "RASTER": config.group, **weights.format.meta(),
@@ -310,3 +310,11 @@ def _down(
             h, h_scales, words, scales, row_scale, b2, y, e, row, rows, column * N,
             H, I, SHORT, N, STAGES, UNROLL, FORMAT, GROUP, PLAIN,
         )  # fmt: skip
+
+
+def _check(config: W4SwapConfig, kind: str) -> None:
+    # Both seen on an H200 with Triton 3.6: results that differ from run to run.
+    if config.weight_rows > MOST_WEIGHT_ROWS:
+        raise ValueError(f"asked for {config}; {MOST_WEIGHT_ROWS} weight rows are the most")
+    if kind == INT8 and config.weight_rows * config.rows > MOST_INT8:
+        raise ValueError(f"asked for {config}; of {kind}, weight_rows * rows is {MOST_INT8} at most")

@@ -172,3 +172,15 @@ def test_plain_weights_are_refused():
     plain = ExpertWeights(w1_EIH=torch.zeros(1, 8, 8), w2_EHI=torch.zeros(1, 8, 8))
     with pytest.raises(TypeError, match="not quantized"):
         prepare_w4(plain, torch.float16)
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "needed"),
+    [
+        ("mxfp4", W4SwapConfig(8, 256), "128 weight rows are the most"),
+        ("int8", W4SwapConfig(128, 128), r"of int8, weight_rows \* rows is 8192 at most"),
+    ],
+)
+def test_tiles_whose_results_differ_are_refused(name, config, needed):
+    with pytest.raises(ValueError, match=needed):
+        Layer(*FORMATS[name]).swapped(config)

@@ -30,6 +30,7 @@ CONFIGS = {
     "tall": W4GluonConfig(),
     "one height": W4GluonConfig(short=0, stages=2, lead=0),
     "96 rows": W4GluonConfig(short=96),
+    "low, as many stages as fit": W4GluonConfig(rows=128),
     "low, one half ahead": W4GluonConfig(rows=128, stages=3, group=2, short=64, lead=2),
 }
 
