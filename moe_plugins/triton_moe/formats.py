@@ -48,7 +48,9 @@ FORMATS: Final[Mapping[str, WeightFormat]] = MappingProxyType(
         INT8: WeightFormat(8, WORDS),
     }
 )
-"""By name. Times of one format say nothing about another."""
+"""By name."""
+_FOUR_BITS: Final = 5
+"""Formats of fewer bits that the same kernels unpack take about the same time."""
 
 _NAMES: Final[Mapping[QuantAlgo, str]] = MappingProxyType(
     {
@@ -64,6 +66,12 @@ _NAMES: Final[Mapping[QuantAlgo, str]] = MappingProxyType(
     }
 )
 _INT4: Final = (QuantAlgo.W4A16, QuantAlgo.W4A16_AWQ, QuantAlgo.W4A16_GPTQ)
+
+
+def alike(one: str, other: str) -> bool:
+    """Whether tiles that are fast with one format are a guide for the other."""
+    a, b = FORMATS[one], FORMATS[other]
+    return one == other or (a.kernels == b.kernels == WORDS and max(a.bits, b.bits) < _FOUR_BITS)
 
 
 def format_name(quant: QuantAlgo, group_size: int | None) -> str | None:

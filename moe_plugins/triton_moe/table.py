@@ -9,11 +9,13 @@ from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from moe_plugins.triton_moe.cost import Shape
-from moe_plugins.triton_moe.formats import FORMATS, NONE
+from moe_plugins.triton_moe.formats import FORMATS, NONE, alike
 
 SCHEMA: Final = 1
 _SIZES: Final = ("experts", "top_k", "hidden", "intermediate")
 _KEYS: Final = frozenset({"dtype", *_SIZES, "gated", "tokens", "path", "config", "microseconds"})
+_OTHER_FORMAT: Final = 0.25
+"""Doublings between two formats that are alike."""
 _FORMAT: Final = "format"
 """The key that only entries of quantized weights have."""
 
@@ -115,9 +117,9 @@ def _entry(item: Any) -> Entry:
 
 def _distance(one: Shape, other: Shape) -> float:
     """Doublings between two shapes, over all sizes; both element types are two bytes, so they count as one."""
-    if (one.gated, one.format) != (other.gated, other.format):
+    if one.gated != other.gated or not alike(one.format, other.format):
         return math.inf
     pairs = (
         (one.experts, other.experts), (one.top_k, other.top_k), (one.hidden, other.hidden), (one.inner, other.inner)
     )  # fmt: skip
-    return sum(abs(math.log2(a / b)) for a, b in pairs)
+    return sum(abs(math.log2(a / b)) for a, b in pairs) + (_OTHER_FORMAT if one.format != other.format else 0.0)

@@ -134,7 +134,7 @@ def test_a_far_entry_is_not_taken(measured, shape, tokens):
     assert plan(H200, shape, tokens).source == "cost_model"
 
 
-def test_times_of_one_format_say_nothing_of_another(measured):
+def test_times_of_unlike_formats_say_nothing_of_each_other(measured):
     blocks = QWEN._replace(format="fp8_blocks")
     measured((blocks, 64, SWAP_AB, {"up": {"rows": 8}}, 150.0))
     assert plan(H200, QWEN, 64).source == plan(H200, QWEN._replace(format="fp8"), 64).source == "cost_model"
@@ -143,6 +143,17 @@ def test_times_of_one_format_say_nothing_of_another(measured):
         "table",
         "NVIDIA H200 bfloat16 fp8_blocks E128 H2048 I768 K8, 64 tokens, triton 3.6",
     )
+
+
+def test_four_bit_formats_are_near_each_other(measured):
+    fp4, config = QWEN._replace(format="mxfp4"), {"up": {"rows": 8}, "down": {"rows": 8}}
+    measured((fp4, 64, SWAP_AB, config, 100.0))
+    found = plan(H200, QWEN._replace(format="nvfp4"), 64)
+    assert (found.config, found.source) == (config, "nearest")
+    assert found.note.startswith("no entry for NVIDIA H200 bfloat16 nvfp4 E128")
+    assert plan(H200, QWEN._replace(format="int8"), 64).source == "cost_model"
+    measured((fp4, 64, SWAP_AB, config, 100.0), (QWEN._replace(format="nvfp4"), 64, SWAP_AB, {}, 120.0))
+    assert plan(H200, QWEN._replace(format="nvfp4"), 64).config == {}
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name != "none"])
