@@ -1,4 +1,4 @@
-"""Many rows per expert in block-scaled fp8: a grouped matrix product that keeps Hopper's tensor cores busy, in Gluon.
+"""Many rows per expert in fp8: a grouped matrix product that keeps Hopper's tensor cores busy, in Gluon.
 
 Tiles of 128 rows and 128 columns, or of `down` 256, or tiles of 192 rows and 128 columns; one persistent program per
 multiprocessor. Tokens are copied into
@@ -62,15 +62,18 @@ def up(
 ) -> None:
     """FC1 and the activation of every row of the map, into `h`; `programs` is the number of multiprocessors.
 
-    `x` are tokens in the rows of the map. Rows of `h` that are no pairs are undefined. Raises ``ValueError`` unless
-    weights have scales by block, and `x` and `h` by group of 128 columns, and for a `config` that cannot be.
+    `x` are tokens in the rows of the map. Rows of `h`, which is static or in groups of 128 columns, are undefined where
+    they are no pairs. Raises ``ValueError`` for other groups of columns, and for a `config` that cannot be.
     """
     _, hidden, inter = weights.sizes
-    _check(weights, x)
-    _check(weights, h)
+    _check(x, (0, BLOCK))
+    _check(h, (0, BLOCK) if h.static else (BLOCK,))
     _launch(
-        x, found, weights.fc1, weights.s1, weights.b1_EG, h.data, h.scales, config, programs, pdl,
-        {"K": hidden, "COLUMNS": inter, "PASSES": weights.halves, "BOXES": 1, **activation_meta(activation)},
+        x, found, weights.fc1, weights.s1, weights.r1, weights.b1_EG, h.data, h.scales, config, programs, pdl,
+        {
+            "K": hidden, "COLUMNS": inter, "PASSES": weights.halves, "BOXES": 1, "W_BLOCKS": weights.blocks,
+            "H_STATIC": h.static, **activation_meta(activation),
+        },
     )  # fmt: skip
 
 
@@ -86,22 +89,21 @@ def down(
 ) -> None:
     """FC2 of every row of the map, into `y_RH`, bfloat16 or float16; not weighed. Raises as :func:`up` does."""
     _, hidden, inter = weights.sizes
-    _check(weights, h)
+    _check(h, (0, BLOCK))
     identity = activation_meta(Activation(ActivationType.IDENTITY))
     _launch(
-        h, found, weights.w2, weights.s2, weights.b2_EH, y_RH, None, config, programs, pdl,
-        {"K": inter, "COLUMNS": hidden, "PASSES": 1, "BOXES": 1 if config.rows == TALL else 2, **identity},
+        h, found, weights.w2, weights.s2, weights.r2, weights.b2_EH, y_RH, None, config, programs, pdl,
+        {
+            "K": inter, "COLUMNS": hidden, "PASSES": 1, "BOXES": 1 if config.rows == TALL else 2,
+            "W_BLOCKS": weights.blocks, "H_STATIC": False, **identity,
+        },
     )  # fmt: skip
 
 
-def _check(weights: Fp8Weights, rows: Fp8Rows) -> None:
-    if not weights.blocks or rows.static or rows.group != BLOCK:
-        asked = "blocks of weights" if weights.blocks else "whole matrices"
-        by = "static ones" if rows.static else f"those of {rows.group or 'all'} columns"
-        raise ValueError(
-            f"asked for scales of {asked} and {by} of rows; "
-            f"the Gluon kernels need blocks and {BLOCK} columns; try fp8_grouped"
-        )
+def _check(rows: Fp8Rows, groups: tuple[int, ...]) -> None:
+    if rows.group not in groups:
+        by = [f"{group or 'all'} columns" for group in (rows.group, *groups)]
+        raise ValueError(f"asked for scales of {by[0]} of rows; the Gluon kernels need those of {' or '.join(by[1:])}")
 
 
 def _launch(
@@ -109,6 +111,7 @@ def _launch(
     found: ExpertMap,
     w: torch.Tensor,
     w_scales: torch.Tensor,
+    factors: torch.Tensor | None,
     bias: torch.Tensor | None,
     out: torch.Tensor,
     out_scales: torch.Tensor | None,
@@ -124,8 +127,8 @@ def _launch(
     stages = config.stages or (6 if out_scales is not None and config.rows < TALL else 4)
     cut = {"PARTS": config.rows // 64, "BLOCK": BLOCK, "STAGES": stages, "GROUP": config.group}
     args = (
-        _boxes(x.data, 64, BLOCK), x.scales, _boxes(w.flatten(0, 2), BLOCK, BLOCK), w_scales, bias,
+        _boxes(x.data, 64, BLOCK), x.scales, _boxes(w.flatten(0, 2), BLOCK, BLOCK), w_scales, factors, bias,
         _boxes(out, 64, BLOCK if out_scales is not None or stages < 4 else BLOCK // 2), out_scales,
         found.tile_expert, found.tile_row, found.tile_rows, found.num_tiles, found.turns,
     )  # fmt: skip
-    launch(grouped_fp8_gemm, (programs,), args, {**meta, **cut, "PDL": pdl}, num_warps=4, pdl=pdl)
+    launch(grouped_fp8_gemm, (programs,), args, {**meta, **cut, **x.meta, "PDL": pdl}, num_warps=4, pdl=pdl)

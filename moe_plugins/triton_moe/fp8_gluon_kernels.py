@@ -29,6 +29,7 @@ def _produce(
     full, empty, board, posted, taken,
     COLUMNS: gl.constexpr, PASSES: gl.constexpr, BOXES: gl.constexpr, PARTS: gl.constexpr, BLOCKS: gl.constexpr,
     STEPS: gl.constexpr, BLOCK: gl.constexpr, NUM_COLUMNS: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr,
+    W_BLOCKS: gl.constexpr, SCALED: gl.constexpr, STATIC: gl.constexpr,
 ):  # fmt: skip
     SCALES: gl.constexpr = PARTS + BOXES
     lane = gl.arange(0, 64, layout=gl.BlockedLayout([2], [32], [1], [0]))
@@ -40,7 +41,8 @@ def _produce(
         post(board, posted, taken, tile, expert, row, rows, column, 1)
         tile += 1
         next_expert, next_row, next_rows, next_column = expert + 0, row + 0, rows + 0, column + 0
-        x_at = x_scales + row + lane
+        # One scale, for 64 rows: to a consumer it is another of each row.
+        x_at = x_scales + gl.zeros_like(lane) if STATIC else x_scales + row + lane
         for half in range(PASSES):
             w_row = expert * (STEPS * PASSES * COLUMNS) + half * COLUMNS + column * (BOXES * BLOCK)
             for k in range(STEPS):
@@ -60,18 +62,18 @@ def _produce(
                         tma.async_copy_global_to_shared(
                             x, [row + 64 * part, k * BLOCK], bar, rows_A.index(PARTS * stage + part)
                         )  # fmt: skip
-                        async_copy.async_copy_global_to_shared(
-                            scales.index(SCALES * stage + part), x_at + (k * num_rows + 64 * part)
-                        )  # fmt: skip
+                        x_ahead = (k * num_rows if SCALED > 0 else 0) + (0 if STATIC else 64 * part)
+                        async_copy.async_copy_global_to_shared(scales.index(SCALES * stage + part), x_at + x_ahead)
                 for box in gl.static_range(BOXES):
                     tma.async_copy_global_to_shared(
                         w_desc, [w_row + k * (PASSES * COLUMNS) + box * BLOCK, 0], bar,
                         weights.index(BOXES * stage + box),
                     )  # fmt: skip
-                    # One scale, for 64 rows: to a consumer it is another of each row. Past the last block any will do.
-                    block = (expert * PASSES + half) * BLOCKS + gl.minimum(column * BOXES + box, BLOCKS - 1)
+                    block = expert * PASSES + half
+                    if W_BLOCKS:  # past the last one any will do
+                        block = (block * BLOCKS + gl.minimum(column * BOXES + box, BLOCKS - 1)) * STEPS + k
                     async_copy.async_copy_global_to_shared(
-                        scales.index(SCALES * stage + PARTS + box), w_scales + (block * STEPS + k) + gl.zeros_like(lane)
+                        scales.index(SCALES * stage + PARTS + box), w_scales + block + gl.zeros_like(lane)
                     )  # fmt: skip
                 async_copy.mbarrier_arrive(bar, increment_count=False)
                 stage, phase = _advance(stage, phase, STAGES)
@@ -82,14 +84,15 @@ def _produce(
 
 @gluon.jit
 def _block(
-    PART: gl.constexpr, BOX: gl.constexpr, BOXES: gl.constexpr, PARTS: gl.constexpr, rows_A, weights, scales, stage,
-    part, LAYOUT: gl.constexpr,
+    PART: gl.constexpr, BOX: gl.constexpr, BOXES: gl.constexpr, PARTS: gl.constexpr, EACH: gl.constexpr, rows_A,
+    weights, scales, stage, part, LAYOUT: gl.constexpr,
 ):  # fmt: skip
-    """``[64, BLOCK]`` of a stage in the registers of `part`, and the scales of its rows."""
+    """``[64, BLOCK]`` of a stage in the registers of `part`, or unless `EACH` added to it, and the scales of its
+    rows."""
     ROWS: gl.constexpr = gl.SliceLayout(1, LAYOUT)
     token = warpgroup_mma(
         rows_A.index(PARTS * stage + PART), weights.index(BOXES * stage + BOX).permute((1, 0)), part,
-        use_acc=False, is_async=True,
+        use_acc=not EACH, is_async=True,
     )  # fmt: skip
     at = (PARTS + BOXES) * stage
     scale = scales.index(at + PART).load(ROWS) * scales.index(at + PARTS + BOX).load(ROWS)
@@ -98,36 +101,55 @@ def _block(
 
 @gluon.jit
 def _multiply(
-    PART: gl.constexpr, BOXES: gl.constexpr, PARTS: gl.constexpr, rows_A, weights, scales, full, empty, stage, phase,
-    STEPS: gl.constexpr, STAGES: gl.constexpr, BLOCK: gl.constexpr, LAYOUT: gl.constexpr,
+    PART: gl.constexpr, BOXES: gl.constexpr, PARTS: gl.constexpr, EACH: gl.constexpr, rows_A, weights, scales, full,
+    empty, stage, phase, STEPS: gl.constexpr, STAGES: gl.constexpr, BLOCK: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
-    """``[64, BLOCK]`` in float32 of the first box and of the last one, and where the ring stands then."""
+    """``[64, BLOCK]`` in float32 of the first box and of the last one, and where the ring stands then.
+
+    `EACH` step has scales of its own; otherwise the tensor cores add them all."""
     left = gl.zeros([64, BLOCK], gl.float32, LAYOUT)
     right = gl.zeros([64, BLOCK], gl.float32, LAYOUT)
     part = gl.zeros([64, BLOCK], gl.float32, LAYOUT)
+    left_scale = gl.zeros([64, 1], gl.float32, LAYOUT)
+    right_scale = gl.zeros([64, 1], gl.float32, LAYOUT)
     for _ in range(STEPS):
         mbarrier.wait(full.index(stage), phase)
-        part, scale = _block(PART, 0, BOXES, PARTS, rows_A, weights, scales, stage, part, LAYOUT)
-        if BOXES == 2:
-            left += part * scale
-            part, scale = _block(PART, 1, BOXES, PARTS, rows_A, weights, scales, stage, part, LAYOUT)
-        mbarrier.arrive(empty.index(stage))
-        right += part * scale
+        if EACH:
+            part, scale = _block(PART, 0, BOXES, PARTS, EACH, rows_A, weights, scales, stage, part, LAYOUT)
+            if BOXES == 2:
+                left += part * scale
+                part, scale = _block(PART, 1, BOXES, PARTS, EACH, rows_A, weights, scales, stage, part, LAYOUT)
+            mbarrier.arrive(empty.index(stage))
+            right += part * scale
+        else:
+            if BOXES == 2:
+                left, left_scale = _block(PART, 0, BOXES, PARTS, EACH, rows_A, weights, scales, stage, left, LAYOUT)
+            right, right_scale = _block(
+                PART, BOXES - 1, BOXES, PARTS, EACH, rows_A, weights, scales, stage, right, LAYOUT
+            )
+            mbarrier.arrive(empty.index(stage))
         stage, phase = _advance(stage, phase, STAGES)
+    if not EACH:
+        left *= left_scale
+        right *= right_scale
     return left, right, stage, phase
 
 
 @gluon.jit
 def _store_codes(
-    out_desc, out_scales, staging, out, row, column, COLUMNS: gl.constexpr, BLOCK: gl.constexpr, LAYOUT: gl.constexpr
-):
-    """`out` in e4m3 with one scale a row; columns past the end do not count."""
+    out_desc, out_scales, staging, out, row, column, COLUMNS: gl.constexpr, BLOCK: gl.constexpr,
+    H_STATIC: gl.constexpr, LAYOUT: gl.constexpr,
+):  # fmt: skip
+    """`out` in e4m3 with one scale a row, or the static one; columns past the end do not count."""
     if COLUMNS % BLOCK != 0:
         at = column + gl.arange(0, BLOCK, layout=gl.SliceLayout(0, LAYOUT))
         out = gl.where((at < COLUMNS)[None, :], out, 0.0)
-    scale = scale_of(out, 1)
     own = row + gl.arange(0, 64, layout=gl.SliceLayout(1, LAYOUT))
-    gl.store(out_scales + column // BLOCK * out_desc.shape[0] + own, scale)
+    if H_STATIC:
+        scale = gl.load(out_scales + gl.zeros_like(own))
+    else:
+        scale = scale_of(out, 1)
+        gl.store(out_scales + column // BLOCK * out_desc.shape[0] + own, scale)
     _store(out_desc, staging, to_e4m3(out, scale[:, None]), row, column)
 
 
@@ -146,28 +168,33 @@ def _store_values(out_desc, staging, out, row, column, BLOCK: gl.constexpr):
 
 @gluon.jit
 def _finish(
-    gate, up, bias, out_desc, out_scales, staging, expert, row, column,
-    COLUMNS: gl.constexpr, PASSES: gl.constexpr, BLOCK: gl.constexpr, LAYOUT: gl.constexpr,
+    gate, up, factors, bias, out_desc, out_scales, staging, expert, row, column,
+    COLUMNS: gl.constexpr, PASSES: gl.constexpr, BLOCK: gl.constexpr, H_STATIC: gl.constexpr, LAYOUT: gl.constexpr,
     KIND: gl.constexpr, ALPHA: gl.constexpr, BETA: gl.constexpr, CLAMP: gl.constexpr, AFTER: gl.constexpr,
 ):  # fmt: skip
-    """Bias, activation and store of the output columns from `column` on."""
-    if bias is not None:
-        gate += _bias(bias, expert * PASSES * COLUMNS, column, COLUMNS, LAYOUT, BLOCK)
+    """Scales of weight rows, bias, activation and store of the output columns from `column` on."""
+    first = expert * PASSES * COLUMNS
+    if factors is not None:
+        gate *= _bias(factors, first, column, COLUMNS, LAYOUT, BLOCK)
         if PASSES == 2:
-            up += _bias(bias, expert * PASSES * COLUMNS + COLUMNS, column, COLUMNS, LAYOUT, BLOCK)
+            up *= _bias(factors, first + COLUMNS, column, COLUMNS, LAYOUT, BLOCK)
+    if bias is not None:
+        gate += _bias(bias, first, column, COLUMNS, LAYOUT, BLOCK)
+        if PASSES == 2:
+            up += _bias(bias, first + COLUMNS, column, COLUMNS, LAYOUT, BLOCK)
     out = activate(gate, up if PASSES == 2 else gate, KIND, ALPHA, BETA, CLAMP, AFTER)
     if out_scales is None:
         _store_values(out_desc, staging, out, row, column, BLOCK)
     else:
-        _store_codes(out_desc, out_scales, staging, out, row, column, COLUMNS, BLOCK, LAYOUT)
+        _store_codes(out_desc, out_scales, staging, out, row, column, COLUMNS, BLOCK, H_STATIC, LAYOUT)
 
 
 @gluon.jit
 def _consume(
-    PART: gl.constexpr, bias, out_desc, out_scales, rows_A, weights, scales, staging, parked, full, empty,
+    PART: gl.constexpr, factors, bias, out_desc, out_scales, rows_A, weights, scales, staging, parked, full, empty,
     board, posted, taken,
     COLUMNS: gl.constexpr, PASSES: gl.constexpr, BOXES: gl.constexpr, PARTS: gl.constexpr, STEPS: gl.constexpr,
-    BLOCK: gl.constexpr, STAGES: gl.constexpr,
+    BLOCK: gl.constexpr, STAGES: gl.constexpr, EACH: gl.constexpr, H_STATIC: gl.constexpr,
     KIND: gl.constexpr, ALPHA: gl.constexpr, BETA: gl.constexpr, CLAMP: gl.constexpr, AFTER: gl.constexpr,
 ):  # fmt: skip
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK, 32])
@@ -178,13 +205,27 @@ def _consume(
     while rows > 0:
         if rows > 64 * PART:
             left, right, stage, phase = _multiply(
-                PART, BOXES, PARTS, rows_A, weights, scales, full, empty, stage, phase, STEPS, STAGES, BLOCK, LAYOUT
+                PART,
+                BOXES,
+                PARTS,
+                EACH,
+                rows_A,
+                weights,
+                scales,
+                full,
+                empty,
+                stage,
+                phase,
+                STEPS,
+                STAGES,
+                BLOCK,
+                LAYOUT,
             )
             first, own_row = column * (BOXES * BLOCK), row + 64 * PART
             if BOXES == 2:
                 _finish(
-                    left, left, bias, out_desc, out_scales, own, expert, own_row, first,
-                    COLUMNS, PASSES, BLOCK, LAYOUT, KIND, ALPHA, BETA, CLAMP, AFTER,
+                    left, left, factors, bias, out_desc, out_scales, own, expert, own_row, first,
+                    COLUMNS, PASSES, BLOCK, H_STATIC, LAYOUT, KIND, ALPHA, BETA, CLAMP, AFTER,
                 )  # fmt: skip
                 first += BLOCK
             up = right
@@ -193,14 +234,28 @@ def _consume(
                     tma.store_wait(0)
                     parked.index(PART).store(right.to(gl.bfloat16))
                 left, up, stage, phase = _multiply(
-                    PART, BOXES, PARTS, rows_A, weights, scales, full, empty, stage, phase, STEPS, STAGES, BLOCK, LAYOUT
+                    PART,
+                    BOXES,
+                    PARTS,
+                    EACH,
+                    rows_A,
+                    weights,
+                    scales,
+                    full,
+                    empty,
+                    stage,
+                    phase,
+                    STEPS,
+                    STAGES,
+                    BLOCK,
+                    LAYOUT,
                 )
                 if PARKS:
                     right = parked.index(PART).load(LAYOUT).to(gl.float32)
             if first < COLUMNS:
                 _finish(
-                    right, up, bias, out_desc, out_scales, own, expert, own_row, first,
-                    COLUMNS, PASSES, BLOCK, LAYOUT, KIND, ALPHA, BETA, CLAMP, AFTER,
+                    right, up, factors, bias, out_desc, out_scales, own, expert, own_row, first,
+                    COLUMNS, PASSES, BLOCK, H_STATIC, LAYOUT, KIND, ALPHA, BETA, CLAMP, AFTER,
                 )  # fmt: skip
         else:
             # Nothing here for the second consumer, but `empty` counts both.
@@ -215,9 +270,11 @@ def _consume(
 
 @gluon.jit
 def grouped_fp8_gemm(
-    x, x_scales, w_desc, w_scales, bias, out_desc, out_scales, tile_expert, tile_row, tile_rows, num_tiles, turns,
+    x, x_scales, w_desc, w_scales, factors, bias, out_desc, out_scales, tile_expert, tile_row, tile_rows, num_tiles,
+    turns,
     K: gl.constexpr, COLUMNS: gl.constexpr, PASSES: gl.constexpr, BOXES: gl.constexpr, PARTS: gl.constexpr,
-    BLOCK: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr, PDL: gl.constexpr,
+    BLOCK: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr, W_BLOCKS: gl.constexpr, SCALED: gl.constexpr,
+    STATIC: gl.constexpr, H_STATIC: gl.constexpr, PDL: gl.constexpr,
     KIND: gl.constexpr, ALPHA: gl.constexpr, BETA: gl.constexpr, CLAMP: gl.constexpr, AFTER: gl.constexpr,
 ):  # fmt: skip
     """``out[r] = activate(rows[r] @ w[expert of r].T + bias)`` for tiles of up to 64 rows for each of `PARTS` (2, 3)
@@ -226,8 +283,10 @@ def grouped_fp8_gemm(
     `x` describes e4m3 rows ``[R, K]`` in boxes of 64, `w_desc` the weights ``[experts, K / BLOCK, rows, BLOCK]`` as one
     matrix of `BLOCK` columns in boxes of as many rows. Of the rows there are `PASSES` times `COLUMNS`: with 2 those of
     gate come first, and a tile multiplies by the ones, then by the others, one block at a time. Past an expert's last
-    row they are of other columns, for output columns that nobody stores. Scales are float32, ``[K / BLOCK, R]`` and
-    one for each block of weights. `out` is e4m3 where there are `out_scales`.
+    row they are of other columns, for output columns that nobody stores. Scales are float32: of rows ``[K / BLOCK, R]``
+    where they are `SCALED` by columns, else ``[R]``, or `STATIC` one; of weights one for each block, or unless
+    `W_BLOCKS` for each of an expert's `PASSES`, with `factors` of rows beside it. `out` is e4m3 where there are
+    `out_scales`, which are as those of rows.
     """
     gl.static_assert(PASSES * BOXES <= 2, "sums of two blocks fit the registers, beside a product")
     gl.static_assert(PARTS * BOXES <= 4, "those of three consumers have room for one")
@@ -239,6 +298,7 @@ def grouped_fp8_gemm(
     BLOCKS: gl.constexpr = (COLUMNS + BLOCK - 1) // BLOCK
     NUM_COLUMNS: gl.constexpr = (BLOCKS + BOXES - 1) // BOXES
     STEPS: gl.constexpr = (K + BLOCK - 1) // BLOCK
+    EACH: gl.constexpr = W_BLOCKS or SCALED > 0
     T: gl.constexpr = w_desc.dtype
     rows_A = gl.allocate_shared_memory(T, [PARTS * STAGES, 64, BLOCK], x.layout)
     weights = gl.allocate_shared_memory(T, [BOXES * STAGES, BLOCK, BLOCK], w_desc.layout)
@@ -263,21 +323,24 @@ def grouped_fp8_gemm(
         gl.warp_specialize(
             [
                 (_consume, (
-                    0, bias, out_desc, out_scales, rows_A, weights, scales, staging, parked, full, empty, board, posted,
-                    taken, COLUMNS, PASSES, BOXES, PARTS, STEPS, BLOCK, STAGES, KIND, ALPHA, BETA, CLAMP, AFTER,
+                    0, factors, bias, out_desc, out_scales, rows_A, weights, scales, staging, parked, full, empty,
+                    board, posted, taken, COLUMNS, PASSES, BOXES, PARTS, STEPS, BLOCK, STAGES, EACH, H_STATIC, KIND,
+                    ALPHA, BETA, CLAMP, AFTER,
                 )),
                 (_consume, (
-                    1, bias, out_desc, out_scales, rows_A, weights, scales, staging, parked, full, empty, board, posted,
-                    taken, COLUMNS, PASSES, BOXES, PARTS, STEPS, BLOCK, STAGES, KIND, ALPHA, BETA, CLAMP, AFTER,
+                    1, factors, bias, out_desc, out_scales, rows_A, weights, scales, staging, parked, full, empty,
+                    board, posted, taken, COLUMNS, PASSES, BOXES, PARTS, STEPS, BLOCK, STAGES, EACH, H_STATIC, KIND,
+                    ALPHA, BETA, CLAMP, AFTER,
                 )),
                 (_consume, (
-                    2, bias, out_desc, out_scales, rows_A, weights, scales, staging, parked, full, empty, board, posted,
-                    taken, COLUMNS, PASSES, BOXES, PARTS, STEPS, BLOCK, STAGES, KIND, ALPHA, BETA, CLAMP, AFTER,
+                    2, factors, bias, out_desc, out_scales, rows_A, weights, scales, staging, parked, full, empty,
+                    board, posted, taken, COLUMNS, PASSES, BOXES, PARTS, STEPS, BLOCK, STAGES, EACH, H_STATIC, KIND,
+                    ALPHA, BETA, CLAMP, AFTER,
                 )),
                 (_produce, (
                     x, x_scales, w_desc, w_scales, tile_expert, tile_row, tile_rows, num_tiles, turns, rows_A, weights,
                     scales, full, empty, board, posted, taken, COLUMNS, PASSES, BOXES, PARTS, BLOCKS, STEPS, BLOCK,
-                    NUM_COLUMNS, STAGES, GROUP,
+                    NUM_COLUMNS, STAGES, GROUP, W_BLOCKS, SCALED, STATIC,
                 )),
             ],
             [4, 4, 1],
@@ -287,17 +350,19 @@ def grouped_fp8_gemm(
         gl.warp_specialize(
             [
                 (_consume, (
-                    0, bias, out_desc, out_scales, rows_A, weights, scales, staging, parked, full, empty, board, posted,
-                    taken, COLUMNS, PASSES, BOXES, PARTS, STEPS, BLOCK, STAGES, KIND, ALPHA, BETA, CLAMP, AFTER,
+                    0, factors, bias, out_desc, out_scales, rows_A, weights, scales, staging, parked, full, empty,
+                    board, posted, taken, COLUMNS, PASSES, BOXES, PARTS, STEPS, BLOCK, STAGES, EACH, H_STATIC, KIND,
+                    ALPHA, BETA, CLAMP, AFTER,
                 )),
                 (_consume, (
-                    1, bias, out_desc, out_scales, rows_A, weights, scales, staging, parked, full, empty, board, posted,
-                    taken, COLUMNS, PASSES, BOXES, PARTS, STEPS, BLOCK, STAGES, KIND, ALPHA, BETA, CLAMP, AFTER,
+                    1, factors, bias, out_desc, out_scales, rows_A, weights, scales, staging, parked, full, empty,
+                    board, posted, taken, COLUMNS, PASSES, BOXES, PARTS, STEPS, BLOCK, STAGES, EACH, H_STATIC, KIND,
+                    ALPHA, BETA, CLAMP, AFTER,
                 )),
                 (_produce, (
                     x, x_scales, w_desc, w_scales, tile_expert, tile_row, tile_rows, num_tiles, turns, rows_A, weights,
                     scales, full, empty, board, posted, taken, COLUMNS, PASSES, BOXES, PARTS, BLOCKS, STEPS, BLOCK,
-                    NUM_COLUMNS, STAGES, GROUP,
+                    NUM_COLUMNS, STAGES, GROUP, W_BLOCKS, SCALED, STATIC,
                 )),
             ],
             [4, 1],

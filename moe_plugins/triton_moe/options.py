@@ -51,11 +51,7 @@ def predicted(path: str, shape: Shape, tokens: int, multiprocessors: int) -> flo
 
 def paths_of(shape: Shape) -> tuple[str, ...]:
     """The paths of the kernels that read the shape's format."""
-    return tuple(
-        path
-        for path in _OPTIONS[shape.kernels]
-        if path != GLUON or shape.kernels != FP8 or shape.format == "fp8_blocks"
-    )
+    return tuple(_OPTIONS[shape.kernels])
 
 
 def _unsorted(rates: Rates) -> _Timed:

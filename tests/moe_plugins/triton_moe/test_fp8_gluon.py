@@ -1,4 +1,4 @@
-"""The Gluon kernels for block-scaled fp8 against float32 on the same codes, on a Hopper GPU; elsewhere, what they
+"""The Gluon kernels for fp8 against float32 on the same codes, on a Hopper GPU; elsewhere, what they
 refuse."""
 
 import pytest
@@ -34,6 +34,11 @@ CONFIGS = {
     "three stages": Fp8GluonConfig(stages=3, group=2),
     "192 rows": Fp8GluonConfig(rows=192),
 }
+FORMS = ("blocks", "tensors", "static", "rows")
+"""Of scales: blocks of weights, and groups of columns of rows; whole matrices, and rows; the same, and one that was
+calibrated; rows of both."""
+STATIC = 0.05
+"""The calibrated scale."""
 SIZES = {
     "gated": (torch.bfloat16, 512, 640, SWIGLU, False),
     "gated with bias, ragged blocks": (torch.float16, 400, 208, SWIGLU_BIAS, True),
@@ -42,12 +47,10 @@ SIZES = {
 
 
 class TestOnAnyMachine:
-    def test_scales_of_whole_matrices_are_refused(self):
-        with pytest.raises(ValueError, match=r"asked for scales of whole matrices and those of all columns of rows"):
-            _down(_weights(blocks=False), Fp8Rows.empty(64, 256, torch.device("cpu"), group=0))
-
     def test_other_groups_of_columns_are_refused(self):
-        with pytest.raises(ValueError, match=r"those of 64 columns of rows; the Gluon kernels need blocks and 128"):
+        with pytest.raises(
+            ValueError, match=r"asked for scales of 64 columns of rows; .* need those of all columns or 128"
+        ):
             _down(_weights(), Fp8Rows.empty(64, 256, torch.device("cpu"), group=64))
 
     @pytest.mark.parametrize("rows", [64, 256])
@@ -55,33 +58,31 @@ class TestOnAnyMachine:
         with pytest.raises(ValueError, match=f"rows={rows}.*rows needs to be 128 or 192"):
             _down(_weights(), Fp8Rows.empty(64, 256, torch.device("cpu")), Fp8GluonConfig(rows=rows))
 
-    def test_a_static_scale_is_refused(self):
-        with pytest.raises(ValueError, match=r"static ones of rows"):
-            _down(_weights(), Fp8Rows.empty_static(64, 256, torch.ones(1)))
-
 
 @pytest.mark.gpu
 @pytest.mark.skipif(available() is not None, reason=str(available()))
 class TestOnHopper:
     @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
     @pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
-    def test_up(self, config, size):
-        case = Case(*size, config=config)
-        x = Fp8Rows.empty(case.found.max_rows, case.hidden, torch.device("cuda"))
+    @pytest.mark.parametrize("form", FORMS)
+    def test_up(self, config, size, form):
+        case = Case(*size, config=config, form=form)
+        x = case.rows(case.hidden, 128 if form == "blocks" else 0)
         quantize_pairs(case.x, case.found.row_of_pair, 1, x)
-        h = _unset(case.found.max_rows, case.inter)
+        h = case.rows(case.inter)
         up(x, case.found, case.weights, case.activation, 1, h, config, programs=PROGRAMS)
         for e, rows in case.filled():
             expected = case.neurons(_values(x)[rows], e)
             assert_close(
-                _values(h)[rows], _rounded(expected), PARKED_TOLERANCE if config.rows > 128 else CODES_TOLERANCE
+                _values(h)[rows], _rounded(expected, h), PARKED_TOLERANCE if config.rows > 128 else CODES_TOLERANCE
             )
 
     @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
     @pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
-    def test_down(self, config, size):
-        case = Case(*size, config=config)
-        h = _unset(case.found.max_rows, case.inter)
+    @pytest.mark.parametrize("form", FORMS)
+    def test_down(self, config, size, form):
+        case = Case(*size, config=config, form=form)
+        h = case.rows(case.inter)
         quantize_rows(torch.randn(h.data.shape, device="cuda"), h)
         y = torch.full((case.found.max_rows, case.hidden), torch.nan, dtype=case.dtype, device="cuda")
         down(h, case.found, case.weights, y, config, programs=PROGRAMS)
@@ -100,7 +101,7 @@ class TestOnHopper:
         quantize_pairs(case.x, case.found.row_of_pair, 1, x)
         runs = []
         for programs in (PROGRAMS, 132):
-            h = _unset(case.found.max_rows, case.inter)
+            h = case.rows(case.inter)
             up(x, case.found, case.weights, SWIGLU, 1, h, config, programs=programs)
             runs.append(_values(h)[torch.cat([torch.arange(rows.start, rows.stop) for _, rows in case.filled()])])
         assert_bitwise_equal(*runs)
@@ -117,21 +118,26 @@ class TestOnHopper:
 class Case:
     """One pair a token; experts without rows have NaN for weights, which must not reach those before them."""
 
-    def __init__(self, dtype, hidden, inter, activation, bias, *, config):
+    def __init__(self, dtype, hidden, inter, activation, bias, *, config, form="blocks"):
         self.generator = torch.Generator(device="cuda").manual_seed(0)
         self.dtype, self.hidden, self.inter, self.activation = dtype, hidden, inter, activation
         num, halves = len(COUNTS), 2 if activation.kind.is_gated else 1
+        self.form = form
         fc1, s1, fc1_values = self._quantized(num * halves, inter, hidden)
         w2, s2, self.w2 = self._quantized(num, hidden, inter)
         self.fc1 = fc1_values.view(num, halves * inter, hidden)
+        by_row = form == "rows"
         self.weights = Fp8Weights(
             fc1=in_blocks(fc1.view(num, halves * inter, hidden)),
-            s1=s1.view(num, halves, *s1.shape[1:]),
+            s1=torch.ones(num, halves, 1, 1, device="cuda") if by_row else s1.view(num, halves, *s1.shape[1:]),
             w2=in_blocks(w2),
-            s2=s2,
+            s2=torch.ones(num, 1, 1, device="cuda") if by_row else s2,
             b1_EG=self._randn(num, halves * inter).to(dtype) if bias else None,
             b2_EH=self._randn(num, hidden).to(dtype) if bias else None,
             gated=activation.kind.is_gated,
+            blocks=form == "blocks",
+            r1=s1.reshape(num, halves * inter) if by_row else None,
+            r2=s2.reshape(num, hidden) if by_row else None,
         )
         unused = (torch.tensor(COUNTS) == 0).cuda()
         self.weights.fc1.view(torch.uint8)[unused] = NAN
@@ -141,6 +147,16 @@ class Case:
         self.x = self._randn(len(ids), hidden).to(dtype)
         self.x[ids[:, 0] < 0] = torch.nan
         self.found = map_experts(ids, 0, num, tile=config.rows, align=ALIGN)
+
+    def rows(self, width, group=128):
+        """Rows of NaN, or those of the calibrated scale."""
+        if self.form == "static":
+            rows = Fp8Rows.empty_static(self.found.max_rows, width, torch.full((1,), STATIC, device="cuda"))
+        else:
+            rows = Fp8Rows.empty(self.found.max_rows, width, torch.device("cuda"), group=group)
+            rows.scales.fill_(torch.nan)
+        rows.data.view(torch.uint8).fill_(NAN)
+        return rows
 
     def filled(self):
         """Experts with rows, and these."""
@@ -162,37 +178,34 @@ class Case:
         blocks = torch.rand(num, -(-rows // 128), -(-columns // 128), generator=self.generator, device="cuda") + 0.2
         unlike = blocks.repeat_interleave(128, 1).repeat_interleave(128, 2)[:, :rows, :columns]
         matrices = self._randn(num, rows, columns) * columns**-0.5 * unlike
-        found = quantize(matrices, Format(Element.E4M3, ScaleType.FLOAT, (128, 128)))
+        block = {"blocks": (128, 128), "rows": (1, None)}.get(self.form, (None, None))
+        found = quantize(matrices, Format(Element.E4M3, ScaleType.FLOAT, block))
         return found.data, found.scale.contiguous(), found.dequantize()
 
     def _randn(self, *shape):
         return torch.randn(shape, generator=self.generator, device="cuda")
 
 
-def _unset(num_rows, width):
-    """Rows of NaN."""
-    rows = Fp8Rows.empty(num_rows, width, torch.device("cuda"))
-    rows.data.view(torch.uint8).fill_(NAN)
-    rows.scales.fill_(torch.nan)
-    return rows
-
-
 def _values(rows):
     """What the rows stand for."""
-    return rows.data.float() * rows.scales.T.repeat_interleave(128, 1)[:, : rows.data.shape[1]]
+    if rows.static:
+        return rows.data.float() * rows.scales
+    scales = rows.scales.T.repeat_interleave(rows.group or rows.data.shape[1], 1)
+    return rows.data.float() * scales[:, : rows.data.shape[1]]
 
 
-def _rounded(x):
-    """`x` as rows with a scale for 128 columns hold it."""
+def _rounded(x, rows):
+    """`x` as `rows` hold it."""
+    if rows.static:
+        return (x / STATIC).clamp(-448, 448).to(torch.float8_e4m3fn).float() * STATIC
     return quantize(x, Format(Element.E4M3, ScaleType.FLOAT, (1, 128))).dequantize()
 
 
-def _weights(device="cpu", *, blocks=True):
+def _weights(device="cpu"):
     """One expert, H = I = 256."""
     codes = torch.zeros(1, 512, 256, device=device).to(torch.float8_e4m3fn)
-    num = 2 if blocks else 1
-    s1, s2 = torch.ones(1, 2, num, num, device=device), torch.ones(1, num, num, device=device)
-    return Fp8Weights(in_blocks(codes), s1, in_blocks(codes[:, :256]), s2, blocks=blocks)
+    s1, s2 = torch.ones(1, 2, 2, 2, device=device), torch.ones(1, 2, 2, device=device)
+    return Fp8Weights(in_blocks(codes), s1, in_blocks(codes[:, :256]), s2)
 
 
 def _down(weights, h, config=CONFIGS["as many stages as fit"]):
