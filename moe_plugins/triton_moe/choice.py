@@ -93,7 +93,9 @@ def plan(machine: Machine, shape: Shape, tokens: int, paths: tuple[str, ...] = P
     found = [] if table is None else [table.nearest(shape, tokens, path) for path in fitting]
     measured = [_measured(entry, machine, shape, tokens, lacks) for entry in found if entry is not None]
     if measured:
-        return min(measured, key=lambda choice: choice.microseconds)
+        # Where just this was measured, all paths were tried: what is carried over from elsewhere does not outdo them.
+        exact = [choice for choice in measured if choice.source == "table"]
+        return min(exact or measured, key=lambda choice: choice.microseconds)
     key = _key(machine.device, shape, tokens, machine.triton)
     note = lacks or f"no entry near E{shape.experts} H{shape.hidden} I{shape.inner} K{shape.top_k}"
     known = [option for path in fitting for option in options(path, shape, tokens, machine.multiprocessors)]
@@ -117,7 +119,8 @@ def _measured(entry: Entry, machine: Machine, shape: Shape, tokens: int, lacks: 
     elif not lacks and entry.tokens != tokens:
         lacks = f"no entry for {tokens} token{'s'[: tokens != 1]}"
     sms = machine.multiprocessors
-    ratio = predicted(entry.path, shape, tokens, sms) / predicted(entry.path, entry.shape, entry.tokens, sms)
+    now = predicted(entry.path, shape, tokens, sms, entry.config)
+    ratio = now / predicted(entry.path, entry.shape, entry.tokens, sms, entry.config)
     return Choice(
         path=entry.path,
         config=entry.config,

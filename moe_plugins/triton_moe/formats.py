@@ -49,8 +49,8 @@ FORMATS: Final[Mapping[str, WeightFormat]] = MappingProxyType(
     }
 )
 """By name."""
-_FOUR_BITS: Final = 5
-"""Formats of fewer bits that the same kernels unpack take about the same time."""
+_ALIKE: Final = 1.1
+"""Formats that the same kernels read take about the same time when the bits of one are up to so many of the other's."""
 
 _NAMES: Final[Mapping[QuantAlgo, str]] = MappingProxyType(
     {
@@ -71,7 +71,7 @@ _INT4: Final = (QuantAlgo.W4A16, QuantAlgo.W4A16_AWQ, QuantAlgo.W4A16_GPTQ)
 def alike(one: str, other: str) -> bool:
     """Whether tiles that are fast with one format are a guide for the other."""
     a, b = FORMATS[one], FORMATS[other]
-    return one == other or (a.kernels == b.kernels == WORDS and max(a.bits, b.bits) < _FOUR_BITS)
+    return a.kernels == b.kernels and max(a.bits, b.bits) <= _ALIKE * min(a.bits, b.bits)
 
 
 def format_name(quant: QuantAlgo, group_size: int | None) -> str | None:

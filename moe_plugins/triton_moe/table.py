@@ -15,7 +15,7 @@ SCHEMA: Final = 1
 _SIZES: Final = ("experts", "top_k", "hidden", "intermediate")
 _KEYS: Final = frozenset({"dtype", *_SIZES, "gated", "tokens", "path", "config", "microseconds"})
 _OTHER_FORMAT: Final = 0.25
-"""Doublings between two formats that are alike."""
+"""Doublings of tokens that an entry of another format, which is alike, counts as farther."""
 _FORMAT: Final = "format"
 """The key that only entries of quantized weights have."""
 
@@ -78,13 +78,15 @@ class Table:
     def nearest(self, shape: Shape, tokens: int, path: str) -> Entry | None:
         """The entry of `path` that is closest, within a factor of two in all sizes together and four in tokens.
 
-        More tokens than in any entry of the shape, of whatever path, is no distance: there, time grows with them.
+        More tokens than in any entry of the shape, of whatever path, is no distance: there, time grows with them. Among
+        entries of a shape, one of another format that is alike is taken where its tokens are nearer.
         """
         distances = {known: _distance(shape, known) for known in self._shapes}
-        for known in sorted((known for known, d in distances.items() if d <= 1), key=lambda known: distances[known]):
-            offered = self._shapes[known].get(path, [])
-            best = min(offered, key=lambda e: (abs(math.log2(e.tokens / tokens)), e.tokens), default=None)
-            most = max(e.tokens for entries in self._shapes[known].values() for e in entries)
+        for distance in sorted({d for d in distances.values() if d <= 1}):
+            group = [self._shapes[known] for known, d in distances.items() if d == distance]
+            offered = [entry for paths in group for entry in paths.get(path, [])]
+            best = min(offered, key=lambda e: (_farther(e, shape, tokens), e.tokens), default=None)
+            most = max(e.tokens for paths in group for entries in paths.values() for e in entries)
             if best is not None and (abs(math.log2(best.tokens / tokens)) <= 2 or best.tokens == most < tokens):
                 return best
         return None
@@ -122,4 +124,9 @@ def _distance(one: Shape, other: Shape) -> float:
     pairs = (
         (one.experts, other.experts), (one.top_k, other.top_k), (one.hidden, other.hidden), (one.inner, other.inner)
     )  # fmt: skip
-    return sum(abs(math.log2(a / b)) for a, b in pairs) + (_OTHER_FORMAT if one.format != other.format else 0.0)
+    return sum(abs(math.log2(a / b)) for a, b in pairs)
+
+
+def _farther(entry: Entry, shape: Shape, tokens: int) -> float:
+    """Doublings of tokens between an entry and what is asked for."""
+    return abs(math.log2(entry.tokens / tokens)) + (_OTHER_FORMAT if entry.shape.format != shape.format else 0.0)

@@ -122,8 +122,22 @@ def test_the_nearest_entry_is_taken_and_scaled(measured, machine, shape, tokens,
     found = plan(machine, shape, tokens)
     assert (found.path, found.source) == (SWAP_AB, "nearest")
     assert found.note.startswith(note)
-    ratio = predicted(SWAP_AB, shape, tokens, 132) / predicted(SWAP_AB, QWEN, 64, 132)
-    assert found.microseconds == pytest.approx(300 * ratio)
+    now, then = (predicted(SWAP_AB, *of, 132, {"up": {"rows": 8}}) for of in ((shape, tokens), (QWEN, 64)))
+    assert found.microseconds == pytest.approx(300 * now / then)
+
+
+def test_tiles_that_are_too_low_grow_dear(measured):
+    """Eight rows are many tiles of 1024 tokens: more than twice the time of tiles that fit."""
+    times = [predicted(SWAP_AB, QWEN, 1024, 132, config) for config in ({"up": {"rows": 8}}, None)]
+    assert times[0] > 2 * times[1]
+    measured((QWEN, 256, SWAP_AB, {"up": {"rows": 8}}, 300.0), (QWEN, 4096, GLUON, {}, 700.0))
+    assert plan(H200, QWEN, 1024).path == GLUON
+
+
+def test_what_is_carried_over_does_not_outdo_what_was_measured(measured):
+    measured((QWEN, 64, SWAP_AB, {}, 300.0), (QWEN, 16, GROUPED, {}, 1.0))
+    assert plan(H200, QWEN, 64).path == SWAP_AB
+    assert plan(H200, QWEN, 32).path == GROUPED
 
 
 @pytest.mark.parametrize(
@@ -137,12 +151,19 @@ def test_a_far_entry_is_not_taken(measured, shape, tokens):
 def test_times_of_unlike_formats_say_nothing_of_each_other(measured):
     blocks = QWEN._replace(format="fp8_blocks")
     measured((blocks, 64, SWAP_AB, {"up": {"rows": 8}}, 150.0))
-    assert plan(H200, QWEN, 64).source == plan(H200, QWEN._replace(format="fp8"), 64).source == "cost_model"
+    assert plan(H200, QWEN, 64).source == plan(H200, QWEN._replace(format="int8"), 64).source == "cost_model"
     found = plan(H200, blocks, 64)
     assert (found.source, found.key) == (
         "table",
         "NVIDIA H200 bfloat16 fp8_blocks E128 H2048 I768 K8, 64 tokens, triton 3.6",
     )
+
+
+def test_an_entry_of_a_format_that_is_alike_may_be_nearer(measured):
+    blocks, tensors = QWEN._replace(format="fp8_blocks"), QWEN._replace(format="fp8")
+    measured((tensors, 16, SWAP_AB, {"up": {"rows": 8}}, 100.0), (blocks, 64, SWAP_AB, {"up": {"rows": 16}}, 150.0))
+    assert plan(H200, tensors, 64).config == {"up": {"rows": 16}}
+    assert plan(H200, tensors, 16).config == {"up": {"rows": 8}}
 
 
 def test_four_bit_formats_are_near_each_other(measured):
