@@ -1,6 +1,7 @@
 """Kernels compile for Hopper, on any machine: what the interpreter runs, the compiler may refuse."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -22,3 +23,7 @@ def test_every_path_compiles_for_hopper(name, tmp_path):
     assert found.pop("no_sort") == "2"
     assert found
     assert all(int(kernels) >= 4 for kernels in found.values())
+    # Codes come in whole words: byte by byte, the answers would be as right.
+    narrow = re.compile(r"ld\.global[\w.:]*\.[bsuf](?:8|16)\b.*")
+    for assembly in [*tmp_path.glob("*/_up.ptx"), *tmp_path.glob("*/_down.ptx")] if name != "none" else []:
+        assert narrow.findall(assembly.read_text()) == [], assembly.name
