@@ -1,9 +1,8 @@
 """Many rows per expert in fp8: a grouped matrix product that keeps Hopper's tensor cores busy, in Gluon.
 
 Tiles of 128 rows and 128 columns, or of `down` 256, or tiles of 192 rows and 128 columns; one persistent program per
-multiprocessor. Tokens are copied into
-the rows of the map as they are quantized, by :func:`~moe_plugins.triton_moe.quant_rows.quantize_pairs`, so that the
-memory engine can bring them as it brings weights.
+multiprocessor. Tokens are copied into the rows of the map as they are quantized, by
+:func:`~moe_plugins.triton_moe.quant_rows.quantize_pairs`, so that the memory engine can bring them, too.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from moe_plugins.triton_moe.grouped_gluon import ALIGN, _boxes, available
 from moe_plugins.triton_moe.launch import launch
 
 __all__ = ["ALIGN", "Fp8GluonConfig", "available", "down", "up"]
-
 
 TALL: Final = 192
 """Rows of three consumers of 64, whose registers have room for the sums of one block of columns."""

@@ -205,22 +205,9 @@ def _consume(
     while rows > 0:
         if rows > 64 * PART:
             left, right, stage, phase = _multiply(
-                PART,
-                BOXES,
-                PARTS,
-                EACH,
-                rows_A,
-                weights,
-                scales,
-                full,
-                empty,
-                stage,
-                phase,
-                STEPS,
-                STAGES,
-                BLOCK,
+                PART, BOXES, PARTS, EACH, rows_A, weights, scales, full, empty, stage, phase, STEPS, STAGES, BLOCK,
                 LAYOUT,
-            )
+            )  # fmt: skip
             first, own_row = column * (BOXES * BLOCK), row + 64 * PART
             if BOXES == 2:
                 _finish(
@@ -234,22 +221,9 @@ def _consume(
                     tma.store_wait(0)
                     parked.index(PART).store(right.to(gl.bfloat16))
                 left, up, stage, phase = _multiply(
-                    PART,
-                    BOXES,
-                    PARTS,
-                    EACH,
-                    rows_A,
-                    weights,
-                    scales,
-                    full,
-                    empty,
-                    stage,
-                    phase,
-                    STEPS,
-                    STAGES,
-                    BLOCK,
+                    PART, BOXES, PARTS, EACH, rows_A, weights, scales, full, empty, stage, phase, STEPS, STAGES, BLOCK,
                     LAYOUT,
-                )
+                )  # fmt: skip
                 if PARKS:
                     right = parked.index(PART).load(LAYOUT).to(gl.float32)
             if first < COLUMNS:
@@ -258,7 +232,7 @@ def _consume(
                     COLUMNS, PASSES, BLOCK, H_STATIC, LAYOUT, KIND, ALPHA, BETA, CLAMP, AFTER,
                 )  # fmt: skip
         else:
-            # Nothing here for the second consumer, but `empty` counts both.
+            # Nothing here for this consumer, but `empty` counts all.
             for _ in range(PASSES * STEPS):
                 mbarrier.wait(full.index(stage), phase)
                 mbarrier.arrive(empty.index(stage))
@@ -319,6 +293,7 @@ def grouped_fp8_gemm(
         # The first of the producer's 32 threads says what to expect; each arrives when its own copies have landed.
         mbarrier.init(full.index(i), count=33)
         mbarrier.init(empty.index(i), count=PARTS)
+    # Gluon takes the partitions as they stand here: neither lists nor arguments can be put together beforehand.
     if PARTS == 3:
         gl.warp_specialize(
             [
