@@ -109,9 +109,15 @@ class FamilyExperts:
         return configs_of(self._paths, self._shape, self._reaching(num_tokens))
 
     def use(self, config: Mapping[str, Any] | None) -> None:
-        """Run by `config`, whatever the number of rows; ``None``: by the table or the cost model again."""
-        if config is not None and config["path"] not in self._paths:
-            raise ValueError(f"asked for path {config['path']}, and there are {', '.join(self._paths)}")
+        """Run by `config`, whatever the number of rows; ``None``: by the table or the cost model again.
+
+        Raises ``ValueError`` for a path that is not here and for tiles that are none of its.
+        """
+        if config is not None:
+            config = {"path": None, "config": {}, **config}
+            if config["path"] not in self._paths:
+                raise ValueError(f"asked for path {config['path']}, and there are {', '.join(self._paths)}")
+            self._family.tiles(config["path"], config["config"])
         self._forced = config
         self._forget()
 

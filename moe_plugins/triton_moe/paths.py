@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from inspect import signature
 from typing import Any, Final, NamedTuple, Protocol
 
 import torch
@@ -84,9 +85,32 @@ class Family(NamedTuple):
     moves: torch.dtype | None = None
     """Element type of tokens that come quantized; ``None``: they never do."""
 
+    def tiles(self, path: str, config: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The configs of `path`'s kernels: one without a map, else of `up` and `down`.
+
+        Raises ``ValueError`` for what no kernel is told, and where the two kernels' tiles cannot follow one map.
+        """
+        if path == NO_SORT:
+            return (_config(self.unsorted.make, config),)
+        way = self.sorted[path]
+        if odd := config.keys() - {"up", "down"}:
+            raise ValueError(f"asked for {', '.join(sorted(odd))} of {path}; needed up and down, with tiles of each")
+        up, down = _config(way.make, config.get("up", {})), _config(way.make, config.get("down", {}))
+        if way.cut(up) != way.cut(down):
+            raise ValueError(f"asked for {up} and {down}; one map serves both kernels, so rows and align must be equal")
+        return up, down
+
     def lacks(self, path: str) -> str | None:
         """What is missing to run `path` here."""
         return self.sorted[path].lacks() if path in self.sorted else None
+
+
+def _config(make: Callable[..., Any], given: Mapping[str, Any]) -> Any:
+    try:
+        return make(**given)
+    except TypeError as error:
+        known = ", ".join(signature(make).parameters)
+        raise ValueError(f"asked for tiles of {dict(given)}; needed fields among {known}") from error
 
 
 def plain_tokens(
@@ -165,10 +189,10 @@ def run(
     out_TH = x_TH.new_empty(len(ids_TK), hidden, dtype=layer.dtype)
     if path == NO_SORT:
         h_PI = out_TH.new_empty(ids_TK.numel(), inner)
-        make, project = layer.family.unsorted
-        project(
+        (made,) = layer.family.tiles(path, config)
+        layer.family.unsorted.run(
             x_TH, ids_TK, scales_TK, layer.weights, layer.activation, layer.slot_start, h_PI, out_TH,
-            make(**config), pdl=layer.pdl,
+            made, pdl=layer.pdl,
         )  # fmt: skip
         return out_TH
     y_RH, expert_map = pair_rows(layer, path, config, x_TH, ids_TK, x_scales_GT)
@@ -190,9 +214,7 @@ def pair_rows(
     """
     family = layer.family
     way = family.sorted[path]
-    up, down = way.make(**config.get("up", {})), way.make(**config.get("down", {}))
-    if way.cut(up) != way.cut(down):
-        raise ValueError(f"asked for {up} and {down}; one map serves both kernels, so rows and align must be equal")
+    up, down = family.tiles(path, config)
     tile, align = way.cut(up)
     num_local, hidden, _ = layer.sizes
     found = map_experts(ids_TK, layer.slot_start, num_local, tile=tile, align=align, pdl=layer.pdl)

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from moe_plugins.triton_moe.cost import Shape
 from moe_plugins.triton_moe.formats import FORMATS, NONE, alike
+from moe_plugins.triton_moe.options import PATHS
 
 SCHEMA: Final = 1
 _SIZES: Final = ("experts", "top_k", "hidden", "intermediate")
@@ -108,13 +109,15 @@ def _entry(item: Any) -> Entry:
         raise ValueError(f"sizes, tokens and microseconds must be positive numbers, found {numbers}")
     if not isinstance(item["config"], dict) or not isinstance(item["gated"], bool):
         raise ValueError("config must be an object and gated a boolean")
+    if item["path"] not in PATHS:
+        raise ValueError(f"path must be one of {', '.join(PATHS)}; found {item['path']}")
     if item.get(_FORMAT, NONE) not in FORMATS:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}; found {item[_FORMAT]}")
     shape = Shape(
         str(item["dtype"]), item["experts"], item["top_k"], item["hidden"], item["intermediate"], item["gated"],
         item.get(_FORMAT, NONE),
     )  # fmt: skip
-    return Entry(shape, item["tokens"], str(item["path"]), item["config"], item["microseconds"])
+    return Entry(shape, item["tokens"], item["path"], item["config"], item["microseconds"])
 
 
 def _distance(one: Shape, other: Shape) -> float:
