@@ -20,6 +20,8 @@ from moe_plugins.triton_moe.w4_words import (
     BLOCK,
     FP4,
     INT4,
+    INT4_RESULT,
+    INT4_SCALE,
     INT4_ZERO,
     INT8,
     SCALE_BIAS,
@@ -151,6 +153,8 @@ def _prepare_expert(matrix: QuantizedTensor, words: WordFormat, dtype: torch.dty
     else:
         zero = None if matrix.zero is None else _groups(matrix.zero.float(), columns, words, matrix.format)
         scales = _float_words(groups, zero, words.group, dtype)
+        if dtype is torch.bfloat16:
+            row_scale = row_scale * 2.0**-INT4_RESULT
     if matrix.global_scale is not None:
         row_scale = row_scale * matrix.global_scale.float().flatten()
     blocks = num_word_blocks(columns)
@@ -188,10 +192,13 @@ def _scale_bytes(scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _float_words(scale: torch.Tensor, zero: torch.Tensor | None, group: int, dtype: torch.dtype) -> torch.Tensor:
     """Scales two to a word, or each with its zero; a lone one of a block twice."""
+    half = dtype is torch.float16
+    codes = (scale if half else torch.ldexp(scale, torch.tensor(INT4_SCALE))).to(dtype).view(torch.int16)
     if zero is not None:
-        pairs = torch.stack([scale, zero + (1024 if dtype is torch.float16 else 128)], dim=-1)
+        zeros = (zero + 1024).to(dtype).view(torch.int16) if half else zero.to(torch.int16)
+        pairs = torch.stack([codes, zeros], dim=-1)
     elif group == BLOCK.value:
-        pairs = torch.stack([scale, scale], dim=-1)
+        pairs = torch.stack([codes, codes], dim=-1)
     else:
-        pairs = scale
-    return pairs.flatten(1).to(dtype).contiguous().view(torch.int32)
+        pairs = codes
+    return pairs.flatten(1).contiguous().view(torch.int32)

@@ -1,17 +1,21 @@
 """Four- and eight-bit weights as 32-bit words, ordered so that they become a tensor core's operand without a shuffle.
 
 A block is 128 columns of a row. Of four-bit codes it is 16 words: words ``2p`` and ``2p + 1`` hold the columns
-``16 j + 2p`` in their low halves and ``16 j + 2p + 1`` in their high ones, j = 0 … 3 in the first word and 4 … 7 in
-the second. A mask then leaves a pair of neighbouring columns in one register, as the tensor cores want them. Of
-eight-bit codes a block is 32 words: byte j of word c is column ``32 j + c``.
+``16 j + 2p`` and ``16 j + 2p + 1``, in a half each, j = 0 … 3 in the first word and 4 … 7 in the second. A mask then
+leaves a pair of neighbouring columns in one register, as the tensor cores want them. Of eight-bit codes a block is 32
+words: byte j of word c is column ``32 j + c``.
 
 Scales of groups are words as well, ``[blocks, words of a block, rows]``, so that rows lie together:
 
 - fp4: four bytes, each an unsigned float of 5 bits of exponent, biased by 28, and 3 of mantissa: any product of such a
   scale and an e2m1 code is exact in bfloat16 and in float16;
 - fp4 for quantized tokens: as :mod:`~moe_plugins.triton_moe.w4_e4m3` has it, codes too;
-- int4: two scales in the type of the activations; with zero points, one scale and above it ``128 + zero`` in bfloat16
-  or ``1024 + zero`` in float16.
+- int4: two scales in the type of the activations; with zero points, one scale and above it the zero.
+
+What a mask leaves of an int4 code is a subnormal bfloat16, so that scales in that type are ``2 ** 126`` times
+themselves and the least bits are the zero; the weights come out ``2 ** -7`` times themselves, which scales of rows make
+up for. In float16 that range is too narrow: there the code becomes the end of 1024's mantissa, and zeros are
+``1024 + zero``.
 """
 
 # Kernels are functions of tiles, for which Python has no types; their names are those of the formulas.
@@ -47,13 +51,18 @@ SCALE_BIAS: Final = 28
 """Of the exponent of fp4's scale bytes."""
 SCALE_MANTISSA: Final = 3
 
-# Bit positions, least significant first, of the four codes in half a word. Those of fp4 are such that a mask alone, or
-# a shift and a mask, leaves sign and magnitude where bfloat16 has its sign, the end of its exponent and the start of
-# its mantissa; the last code is made of what is left over.
+INT4_SCALE: Final = 126
+INT4_RESULT: Final = -7
+"""Powers of two: of int4's scales in bfloat16, and of the weights that come out."""
+
+# Bit positions in a half of a word, least significant first, of its four codes; from 16 on in the other half. Those of
+# fp4 are such that a mask, at most after a shift or a rotation, leaves sign and magnitude where bfloat16 has its sign,
+# the end of its exponent and the start of its mantissa; the last code is made of what is left over. Of int4, the first
+# and the third code are under masks of the word as it is, and the others are 8 bits higher.
 _POSITIONS: Final[Mapping[str, tuple[tuple[int, ...], ...]]] = MappingProxyType(
     {
-        FP4: ((6, 7, 8, 15), (3, 4, 5, 12), (0, 1, 2, 9), (10, 11, 13, 14)),
-        INT4: tuple(tuple(range(first, first + 4)) for first in (0, 4, 8, 12)),
+        FP4: ((6, 7, 8, 15), (2, 3, 4, 11), (12, 13, 14, 21), (0, 1, 10, 9)),
+        INT4: tuple(tuple(range(first, first + 4)) for first in (0, 8, 4, 12)),
     }
 )
 
@@ -90,11 +99,11 @@ def pack_words(codes: torch.Tensor, kind: str) -> torch.Tensor:
     if kind == FP4_E4M3:
         return pack_quads(padded)
     by_half = padded.reshape(*outer, blocks, 2, 4, PAIRS, 2).int()  # block, word, code of a half, pair, half
-    halves = torch.zeros_like(by_half[..., 0, :, :])
+    words = torch.zeros_like(by_half[..., 0, :, 0])
     for code, places in enumerate(_POSITIONS[FP4 if kind == FP4 else INT4]):
         for bit, position in enumerate(places):
-            halves |= (by_half[..., code, :, :] >> bit & 1) << position
-    words = halves[..., 0] | halves[..., 1] << 16
+            for half in range(2):
+                words |= (by_half[..., code, :, half] >> bit & 1) << (position + 16 * half) % 32
     return words.transpose(-1, -2).flatten(-3).contiguous()
 
 
@@ -112,14 +121,33 @@ def code_words(kind: str) -> int:
 
 
 @triton.constexpr_function
-def _scale_asm(kind: str, index: int, half: bool) -> str:
-    """Scale `index` of a word, twice in a register, as the tensor cores' type."""
+def _scale_asm(kind: str, index: int, half: bool, high: bool) -> str:
+    """Scale `index` of a word, twice in a register, as the tensor cores' type; `high`, for the higher codes of int4."""
     if kind != "fp4":
-        return f"prmt.b32 $0, $1, 0, {'0x3232' if index else '0x1010'};"
+        take = f"prmt.b32 $0, $1, 0, {'0x3232' if index else '0x1010'};"
+        if high and not half:
+            take += " mov.b32 t, 0x3D803D80; mul.rn.bf16x2 $0, $0, t;"  # 1 / 16
+        return f"{{ .reg .b32 t; {take} }}"
     # The code is missing 2 ** 126 or, in float16, 2 ** 14: here the exponent has it.
     factor, bias = (128, 0x0400) if half else (16, 0x7080)
     byte = f"prmt.b32 t, $1, 0, 0x4{index}4{index};"
     return f"{{ .reg .b32 t; {byte} mad.lo.u32 $0, t, {factor}, 0x{bias:04x}{bias:04x}; }}"
+
+
+@triton.constexpr_function
+def _zero_asm(kind: str, index: int, half: bool, high: bool) -> str:
+    """What :func:`_unpack_asm` adds to a code of int4 or, where zeros are stored, subtracts from it but in float16's
+    `high` ones."""
+    if kind == "int4" and half:
+        return f"mov.b32 $0, {'0xD480D480' if high else '0xE408E408'}; // $1"  # -72 and -1032
+    take = f"prmt.b32 $0, $1, 0, {'0x3232' if index or kind == 'int4_zero' else '0x1010'};"
+    if kind == "int4":
+        take += " mov.b32 t, 0x80088008; mul.rn.bf16x2 $0, $0, t;"  # -8 * 2 ** (INT4_RESULT - INT4_SCALE)
+    elif high and half:
+        take += " mov.b32 t, 0x63806380; sub.rn.f16x2 $0, t, $0;"  # 960 - (1024 + zero)
+    elif high:
+        take += " shl.b32 $0, $0, 4;"
+    return f"{{ .reg .b32 t; {take} }}"
 
 
 @triton.constexpr_function
@@ -135,13 +163,20 @@ def _unpack_asm(kind: str, half: bool) -> str:
     lines = [".reg .b32 t, u, c;"]
     for word in range(2):
         lines += unpack(word * 4, f"${8 + word}", half)
-    suffix = "f16x2" if half else "bf16x2"
-    if kind == "int4":
-        lines.append(f"mov.b32 c, {'0x64086408' if half else '0x43084308'};")
+    type_ = "f16x2" if half else "bf16x2"
+    if half:
+        lines.append("mov.b32 c, 0x2C002C00;")  # 1 / 16
     for j in range(8):
+        out, scale, zero = f"${j}", f"${10 + 2 * j}", f"${26 + 2 * j}"
+        if kind == "int4" and not half:
+            lines.append(f"fma.rn.{type_} {out}, {out}, {scale}, {zero};")
+            continue
         if kind != "fp4":
-            lines.append(f"sub.rn.{suffix} ${j}, ${j}, {'c' if kind == 'int4' else f'${26 + 2 * j}'};")
-        lines.append(f"mul.rn.{suffix} ${j}, ${j}, ${10 + 2 * j};")
+            if half and j % 4 >= 2:
+                lines.append(f"fma.rn.{type_} {out}, {out}, c, {zero};")
+            else:
+                lines.append(f"{'add' if kind == 'int4' else 'sub'}.rn.{type_} {out}, {out}, {zero};")
+        lines.append(f"mul.rn.{type_} {out}, {out}, {scale};")
     return "{ " + " ".join(lines) + " }"
 
 
@@ -149,13 +184,12 @@ def _unpack_asm(kind: str, half: bool) -> str:
 def _unpack_fp4_asm(first: int, word: str, half: bool) -> list[str]:
     # In float16 the magnitude's place is three bits higher: there the same bits are extracted and shifted once more.
     out = [f"${first + code}" for code in range(4)]
-    lines = [f"and.b32 {out[0]}, {word}, 0x81C081C0;"]
-    for code in (1, 2):
-        lines += [f"shl.b32 t, {word}, {3 * code};", f"and.b32 {out[code]}, t, 0x81C081C0;"]
-    lines += [
-        f"shl.b32 t, {word}, 1;", "and.b32 t, t, 0x80008000;",
-        f"shr.b32 u, {word}, 5;", "lop3.b32 t, u, 0x01000100, t, 0xEA;",
-        f"shr.b32 u, {word}, 4;", f"lop3.b32 {out[3]}, u, 0x00C000C0, t, 0xEA;",
+    lines = [
+        f"and.b32 {out[0]}, {word}, 0x81C081C0;",
+        f"shl.b32 t, {word}, 4;", f"and.b32 {out[1]}, t, 0x81C081C0;",
+        f"shf.r.wrap.b32 t, {word}, {word}, 6;", f"and.b32 {out[2]}, t, 0x81C081C0;",
+        f"shl.b32 t, {word}, 6;", "and.b32 t, t, 0x80C080C0;",
+        f"shr.u32 u, {word}, 2;", f"lop3.b32 {out[3]}, u, 0x01000100, t, 0xEA;",
     ]  # fmt: skip
     if half:
         for register in out:
@@ -169,10 +203,11 @@ def _unpack_fp4_asm(first: int, word: str, half: bool) -> list[str]:
 
 @triton.constexpr_function
 def _unpack_int4_asm(first: int, word: str, half: bool) -> list[str]:
-    magic = "0x64006400" if half else "0x43004300"
-    lines = [f"lop3.b32 ${first}, {word}, 0x000F000F, {magic}, 0xEA;"]
-    for code in (1, 2, 3):
-        lines += [f"shr.b32 t, {word}, {4 * code};", f"lop3.b32 ${first + code}, t, 0x000F000F, {magic}, 0xEA;"]
+    lines = [f"shr.u32 t, {word}, 8;"]
+    for code in range(4):
+        source, mask = "t" if code % 2 else word, "0x00F000F0" if code >= 2 else "0x000F000F"
+        magic = "0x64006400" if half else "0"
+        lines.append(f"lop3.b32 ${first + code}, {source}, {mask}, {magic}, 0xEA;")
     return lines
 
 
@@ -231,12 +266,13 @@ def _scale(J: tl.constexpr, words, FORMAT: tl.constexpr, GROUP: tl.constexpr, TY
         scale, zero = _plain_scale(word, INDEX % PER_WORD, FORMAT, TYPE)
     else:
         HALF: tl.constexpr = tl.float16 == TYPE
-        ASM: tl.constexpr = _scale_asm(FORMAT, INDEX % PER_WORD, HALF)
-        scale = tl.inline_asm_elementwise(ASM, "=r,r", [word], dtype=tl.int32, is_pure=True, pack=1)
+        HIGH: tl.constexpr = FORMAT != "fp4" and J % 4 >= 2
+        ASM: tl.constexpr = _scale_asm(FORMAT, INDEX % PER_WORD, HALF, HIGH)
+        scale = tl.inline_asm_elementwise(ASM, "=&r,r", [word], dtype=tl.int32, is_pure=True, pack=1)
         zero = scale
-        if FORMAT == "int4_zero":
-            ZERO_ASM: tl.constexpr = _scale_asm(FORMAT, 1, HALF)
-            zero = tl.inline_asm_elementwise(ZERO_ASM, "=r,r", [word], dtype=tl.int32, is_pure=True, pack=1)
+        if FORMAT != "fp4":
+            ZERO_ASM: tl.constexpr = _zero_asm(FORMAT, INDEX % PER_WORD, HALF, HIGH)
+            zero = tl.inline_asm_elementwise(ZERO_ASM, "=&r,r", [word], dtype=tl.int32, is_pure=True, pack=1)
     return scale[:, None], zero[:, None]
 
 
@@ -249,8 +285,11 @@ def _plain_scale(word, INDEX: tl.constexpr, FORMAT: tl.constexpr, TYPE: tl.const
     else:
         scale = (word >> (16 * INDEX)).to(tl.int16).to(TYPE, bitcast=True).to(tl.float32)
         if FORMAT == "int4_zero":
-            zero = (word >> 16).to(tl.int16).to(TYPE, bitcast=True).to(tl.float32)
-            zero -= 1024.0 if tl.float16 == TYPE else 128.0
+            zero = (word >> 16).to(tl.float32)
+            if tl.float16 == TYPE:
+                zero = (word >> 16).to(tl.int16).to(TYPE, bitcast=True).to(tl.float32) - 1024.0
+        if tl.bfloat16 == TYPE:
+            scale = scale * 2.0**-90 * 2.0**-43  # INT4_RESULT - INT4_SCALE in steps that are no subnormal numbers
     return scale, zero
 
 
@@ -318,14 +357,17 @@ def _plain_code(words, CODE: tl.constexpr, scale, zero, FORMAT: tl.constexpr, TY
     """The columns of code `CODE` of both halves of `words` ``[N, 8]``: ``[N, 16]``."""
     both = tl.join(words, words >> 16)
     if FORMAT == "fp4":
-        if CODE < 3:
-            magnitude, sign = both >> (6 - 3 * CODE), both >> (15 - 3 * CODE)
-            magnitude &= 7
+        if CODE == 0:
+            magnitude, sign = both >> 6, both >> 15
+        elif CODE == 1:
+            magnitude, sign = both >> 2, both >> 11
+        elif CODE == 2:
+            magnitude, sign = both >> 12, tl.join(words >> 16, words) >> 5
         else:
-            magnitude, sign = ((both >> 10) & 3) | ((both >> 11) & 4), both >> 14
-        value = ((magnitude << 22) | ((sign & 1) << 31)).to(tl.float32, bitcast=True) * 8.507059173023462e37
+            magnitude, sign = both & 3 | both >> 8 & 4, both >> 9
+        value = (((magnitude & 7) << 22) | ((sign & 1) << 31)).to(tl.float32, bitcast=True) * 8.507059173023462e37
     else:
-        value = ((both >> (4 * CODE)) & 15).to(tl.float32)
+        value = ((both >> (8 * (CODE % 2) + 4 * (CODE // 2))) & 15).to(tl.float32)
     value = tl.reshape(value, [words.shape[0], 16])
     if FORMAT != "fp4":
         value -= zero
@@ -335,10 +377,10 @@ def _plain_code(words, CODE: tl.constexpr, scale, zero, FORMAT: tl.constexpr, TY
 @triton.jit
 def _unpack_int8(words, TYPE: tl.constexpr, PLAIN: tl.constexpr):
     if PLAIN:
-        v0 = ((words & 0xFF) - 128).to(TYPE)
-        v1 = (((words >> 8) & 0xFF) - 128).to(TYPE)
-        v2 = (((words >> 16) & 0xFF) - 128).to(TYPE)
-        v3 = (((words >> 24) & 0xFF) - 128).to(TYPE)
+        v0 = ((words & 0xFF) - 128).to(tl.float32).to(TYPE)
+        v1 = (((words >> 8) & 0xFF) - 128).to(tl.float32).to(TYPE)
+        v2 = (((words >> 16) & 0xFF) - 128).to(tl.float32).to(TYPE)
+        v3 = (((words >> 24) & 0xFF) - 128).to(tl.float32).to(TYPE)
     else:
         if tl.float16 == TYPE:
             v0, v1, v2, v3 = tl.inline_asm_elementwise(

@@ -24,6 +24,8 @@ FORMATS = {
     "mxfp4": MXFP4, "nvfp4": NVFP4, "nvfp4 wide": NVFP4_WIDE, "int4 rows": INT4_ROWS, "int8": INT8_ROWS,
     **{f"int4 {group}": int4(group) for group in (32, 64, 128, 256)},
 }  # fmt: skip
+ROUNDED = {torch.float16: 6e-4, torch.bfloat16: 5e-3}
+"""What rounding scales of int4, and products with them, may cost; all else is exact."""
 WITH_ZERO = {f"int4 {group}": int4(group) for group in (32, 64, 128)}
 
 
@@ -62,23 +64,23 @@ def matrix_of(format_, columns, zero=False):
     return quantized.map(lambda part: part.to(DEVICE))
 
 
+@pytest.mark.parametrize("dtype", ROUNDED, ids=str)
 @pytest.mark.parametrize("columns", [256, 160])
 @pytest.mark.parametrize("format_", FORMATS.values(), ids=FORMATS)
-def test_values(format_, columns):
+def test_values(format_, columns, dtype):
     matrix = matrix_of(format_, columns)
-    actual, padding = unpacked(matrix, word_format(format_, False), torch.float16)
-    # Scales of int4 and products with them are rounded to float16; all else is exact.
-    tolerance = 6e-4 if format_.element is Element.INT4 else 0.0
-    assert_close(actual, matrix.dequantize()[0], tolerance)
+    actual, padding = unpacked(matrix, word_format(format_, False), dtype)
+    assert_close(actual, matrix.dequantize()[0], ROUNDED[dtype] if format_.element is Element.INT4 else 0.0)
     assert padding.isfinite().all()  # it is multiplied by zeros
 
 
+@pytest.mark.parametrize("dtype", ROUNDED, ids=str)
 @pytest.mark.parametrize("columns", [256, 160])
 @pytest.mark.parametrize("format_", WITH_ZERO.values(), ids=WITH_ZERO)
-def test_zero_points(format_, columns):
+def test_zero_points(format_, columns, dtype):
     matrix = matrix_of(format_, columns, zero=True)
-    actual, padding = unpacked(matrix, word_format(format_, True), torch.float16)
-    assert_close(actual, matrix.dequantize()[0], 6e-4)
+    actual, padding = unpacked(matrix, word_format(format_, True), dtype)
+    assert_close(actual, matrix.dequantize()[0], ROUNDED[dtype])
     assert padding.isfinite().all()  # it is multiplied by zeros
 
 
