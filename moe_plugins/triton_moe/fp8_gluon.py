@@ -34,8 +34,6 @@ class Fp8GluonConfig(NamedTuple):
     """Row tiles that sweep the columns together."""
     rows: int = 128
     """Rows of a tile, the map's `tile`: 128, or 192, which share the weights of a column among more."""
-    box: int = 64
-    """Rows that are brought together: 16, 32 or 64. Of an expert's last ones, no more boxes than they fill."""
 
     @property
     def gathers(self) -> bool:
@@ -122,14 +120,12 @@ def _launch(
 ) -> None:
     if config.rows not in (128, TALL):
         raise ValueError(f"asked for {config}; rows needs to be 128 or {TALL}")
-    if config.box not in (16, 32, 64):
-        raise ValueError(f"asked for {config}; box needs to be 16, 32 or 64")
     from moe_plugins.triton_moe.fp8_gluon_kernels import grouped_fp8_gemm
 
     stages = config.stages or (6 if out_scales is not None and config.rows < TALL else 4)
     cut = {"PARTS": config.rows // 64, "BLOCK": BLOCK, "STAGES": stages, "GROUP": config.group}
     args = (
-        _boxes(x.data, config.box, BLOCK), x.scales, _boxes(w.flatten(0, 2), BLOCK, BLOCK), w_scales, factors, bias,
+        _boxes(x.data, 64, BLOCK), x.scales, _boxes(w.flatten(0, 2), BLOCK, BLOCK), w_scales, factors, bias,
         _boxes(out, 64, BLOCK if out_scales is not None or stages < 4 else BLOCK // 2), out_scales,
         found.tile_expert, found.tile_row, found.tile_rows, found.num_tiles, found.turns,
     )  # fmt: skip

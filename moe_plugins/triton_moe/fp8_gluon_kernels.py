@@ -25,15 +25,13 @@ from moe_plugins.triton_moe.quant_rows import scale_of, to_e4m3
 
 @gluon.jit
 def _produce(
-    x, x_scales, w_desc, w_scales, tile_expert, tile_row, tile_rows, num_tiles_, turns, pieces, weights, scales,
+    x, x_scales, w_desc, w_scales, tile_expert, tile_row, tile_rows, num_tiles_, turns, rows_A, weights, scales,
     full, empty, board, posted, taken,
     COLUMNS: gl.constexpr, PASSES: gl.constexpr, BOXES: gl.constexpr, PARTS: gl.constexpr, BLOCKS: gl.constexpr,
     STEPS: gl.constexpr, BLOCK: gl.constexpr, NUM_COLUMNS: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr,
     W_BLOCKS: gl.constexpr, SCALED: gl.constexpr, STATIC: gl.constexpr,
 ):  # fmt: skip
     SCALES: gl.constexpr = PARTS + BOXES
-    PIECE: gl.constexpr = x.block_type.shape[0]
-    PIECES: gl.constexpr = 64 // PIECE
     lane = gl.arange(0, 64, layout=gl.BlockedLayout([2], [32], [1], [0]))
     num_tiles = gl.load(num_tiles_)
     num_rows = x.shape[0]
@@ -54,18 +52,16 @@ def _produce(
                     )  # fmt: skip
                 mbarrier.wait(empty.index(stage), phase)
                 bar = full.index(stage)
-                for piece in gl.static_range(PARTS * PIECES):
+                for part in gl.static_range(PARTS):
                     mbarrier.expect(
-                        bar, BOXES * w_desc.block_type.nbytes + (piece + 1) * x.block_type.nbytes,
-                        pred=(rows > PIECE * piece) & (rows <= PIECE * piece + PIECE),
+                        bar, BOXES * w_desc.block_type.nbytes + (part + 1) * x.block_type.nbytes,
+                        pred=(rows > 64 * part) & (rows <= 64 * part + 64),
                     )  # fmt: skip
-                for piece in gl.static_range(PARTS * PIECES):
-                    if rows > PIECE * piece:
-                        tma.async_copy_global_to_shared(
-                            x, [row + PIECE * piece, k * BLOCK], bar, pieces.index(PARTS * PIECES * stage + piece)
-                        )  # fmt: skip
                 for part in gl.static_range(PARTS):
                     if rows > 64 * part:
+                        tma.async_copy_global_to_shared(
+                            x, [row + 64 * part, k * BLOCK], bar, rows_A.index(PARTS * stage + part)
+                        )  # fmt: skip
                         x_ahead = (k * num_rows if SCALED > 0 else 0) + (0 if STATIC else 64 * part)
                         async_copy.async_copy_global_to_shared(scales.index(SCALES * stage + part), x_at + x_ahead)
                 for box in gl.static_range(BOXES):
@@ -258,13 +254,13 @@ def grouped_fp8_gemm(
     """``out[r] = activate(rows[r] @ w[expert of r].T + bias)`` for tiles of up to 64 rows for each of `PARTS` (2, 3)
     consumers, and `BOXES` (1, 2) blocks of columns.
 
-    `x` describes e4m3 rows ``[R, K]`` in boxes of 16, 32 or 64, of which those without a row of the tile are not read;
-    `w_desc` the weights ``[experts, K / BLOCK, rows, BLOCK]`` as one matrix of `BLOCK` columns in boxes of as many
-    rows. Of the rows there are `PASSES` times `COLUMNS`: with 2 those of gate come first, and a tile multiplies by the
-    ones, then by the others, one block at a time. Past an expert's last row they are of other columns, for output
-    columns that nobody stores. Scales are float32: of rows ``[K / BLOCK, R]`` where they are `SCALED` by columns, else
-    ``[R]``, or `STATIC` one; of weights one for each block, or unless `W_BLOCKS` for each of an expert's `PASSES`, with
-    `factors` of rows beside it. `out` is e4m3 where there are `out_scales`, which are as those of rows.
+    `x` describes e4m3 rows ``[R, K]`` in boxes of 64, `w_desc` the weights ``[experts, K / BLOCK, rows, BLOCK]`` as one
+    matrix of `BLOCK` columns in boxes of as many rows. Of the rows there are `PASSES` times `COLUMNS`: with 2 those of
+    gate come first, and a tile multiplies by the ones, then by the others, one block at a time. Past an expert's last
+    row they are of other columns, for output columns that nobody stores. Scales are float32: of rows ``[K / BLOCK, R]``
+    where they are `SCALED` by columns, else ``[R]``, or `STATIC` one; of weights one for each block, or unless
+    `W_BLOCKS` for each of an expert's `PASSES`, with `factors` of rows beside it. `out` is e4m3 where there are
+    `out_scales`, which are as those of rows.
     """
     gl.static_assert(PASSES * BOXES <= 2, "sums of two blocks fit the registers, beside a product")
     gl.static_assert(PARTS * BOXES <= 4, "those of three consumers have room for one")
@@ -278,9 +274,7 @@ def grouped_fp8_gemm(
     STEPS: gl.constexpr = (K + BLOCK - 1) // BLOCK
     EACH: gl.constexpr = W_BLOCKS or SCALED > 0
     T: gl.constexpr = w_desc.dtype
-    PIECE: gl.constexpr = x.block_type.shape[0]
-    pieces = gl.allocate_shared_memory(T, [PARTS * STAGES * 64 // PIECE, PIECE, BLOCK], x.layout)
-    rows_A = pieces._reinterpret(T, [PARTS * STAGES, 64, BLOCK], x.layout)
+    rows_A = gl.allocate_shared_memory(T, [PARTS * STAGES, 64, BLOCK], x.layout)
     weights = gl.allocate_shared_memory(T, [BOXES * STAGES, BLOCK, BLOCK], w_desc.layout)
     # Of `PARTS` times 64 rows, and of blocks of weights.
     scales = gl.allocate_shared_memory(
@@ -319,7 +313,7 @@ def grouped_fp8_gemm(
                     ALPHA, BETA, CLAMP, AFTER,
                 )),
                 (_produce, (
-                    x, x_scales, w_desc, w_scales, tile_expert, tile_row, tile_rows, num_tiles, turns, pieces, weights,
+                    x, x_scales, w_desc, w_scales, tile_expert, tile_row, tile_rows, num_tiles, turns, rows_A, weights,
                     scales, full, empty, board, posted, taken, COLUMNS, PASSES, BOXES, PARTS, BLOCKS, STEPS, BLOCK,
                     NUM_COLUMNS, STAGES, GROUP, W_BLOCKS, SCALED, STATIC,
                 )),
@@ -341,7 +335,7 @@ def grouped_fp8_gemm(
                     ALPHA, BETA, CLAMP, AFTER,
                 )),
                 (_produce, (
-                    x, x_scales, w_desc, w_scales, tile_expert, tile_row, tile_rows, num_tiles, turns, pieces, weights,
+                    x, x_scales, w_desc, w_scales, tile_expert, tile_row, tile_rows, num_tiles, turns, rows_A, weights,
                     scales, full, empty, board, posted, taken, COLUMNS, PASSES, BOXES, PARTS, BLOCKS, STEPS, BLOCK,
                     NUM_COLUMNS, STAGES, GROUP, W_BLOCKS, SCALED, STATIC,
                 )),

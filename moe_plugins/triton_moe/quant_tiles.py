@@ -48,11 +48,6 @@ _FP8_IN_GLUON: Final[tuple[Config, ...]] = (
     {"rows": 192, "group": 16},
     {"rows": 192, "group": 4},
     {"rows": 192, "group": 2},
-    {"box": 32},
-    {"rows": 192, "box": 32},
-    {"rows": 192, "box": 16},
-    {"rows": 192, "box": 32, "group": 16},
-    {"rows": 192, "box": 32, "group": 4},
 )
 _WORDS_IN_GLUON: Final[tuple[Config, ...]] = (
     {},

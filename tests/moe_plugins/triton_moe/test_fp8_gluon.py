@@ -33,7 +33,6 @@ CONFIGS = {
     "as many stages as fit": Fp8GluonConfig(),
     "three stages": Fp8GluonConfig(stages=3, group=2),
     "192 rows": Fp8GluonConfig(rows=192),
-    "192 rows, brought by 16": Fp8GluonConfig(rows=192, box=16),
 }
 FORMS = ("blocks", "tensors", "static", "rows")
 """Of scales: blocks of weights, and groups of columns of rows; whole matrices, and rows; the same, and one that was
@@ -58,10 +57,6 @@ class TestOnAnyMachine:
     def test_other_heights_are_refused(self, rows):
         with pytest.raises(ValueError, match=f"rows={rows}.*rows needs to be 128 or 192"):
             _down(_weights(), Fp8Rows.empty(64, 256, torch.device("cpu")), Fp8GluonConfig(rows=rows))
-
-    def test_other_boxes_are_refused(self):
-        with pytest.raises(ValueError, match=r"box=8.*box needs to be 16, 32 or 64"):
-            _down(_weights(), Fp8Rows.empty(64, 256, torch.device("cpu")), Fp8GluonConfig(box=8))
 
 
 @pytest.mark.gpu
