@@ -193,7 +193,7 @@ def _scale_bytes(scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def _float_words(scale: torch.Tensor, zero: torch.Tensor | None, group: int, dtype: torch.dtype) -> torch.Tensor:
     """Scales two to a word, or each with its zero; a lone one of a block twice."""
     half = dtype is torch.float16
-    codes = (scale if half else torch.ldexp(scale, torch.tensor(INT4_SCALE))).to(dtype).view(torch.int16)
+    codes = (scale if half else scale * 2.0**INT4_SCALE).to(dtype).view(torch.int16)
     if zero is not None:
         zeros = (zero + 1024).to(dtype).view(torch.int16) if half else zero.to(torch.int16)
         pairs = torch.stack([codes, zeros], dim=-1)
