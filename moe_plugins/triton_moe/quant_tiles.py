@@ -65,9 +65,9 @@ _WORDS_UNSORTED: Final[tuple[Config, ...]] = (
     {"down_columns": 8},
     {"down_columns": 32},
     {"up_stages": 4, "down_stages": 4},
-    {"up_rows": 128, "up_stages": 4, "unroll": 2},
-    {"up_rows": 128, "up_stages": 3, "down_stages": 3, "unroll": 2},
-    {"up_rows": 128, "up_stages": 3, "down_columns": 8, "down_stages": 4, "unroll": 2},
+    {"up_rows": 128, "up_stages": 4, "unroll": 2, "down_columns": 8, "down_stages": 4},
+    {"up_rows": 128, "up_stages": 4, "unroll": 2, "down_stages": 3, "down_warps": 8},
+    {"up_rows": 128, "up_stages": 3, "unroll": 2, "down_stages": 3},
 )
 _WORDS_SHORT: Final[tuple[Config, ...]] = (
     {},
