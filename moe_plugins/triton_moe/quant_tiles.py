@@ -51,10 +51,9 @@ _FP8_IN_GLUON: Final[tuple[Config, ...]] = (
 )
 _WORDS_IN_GLUON: Final[tuple[Config, ...]] = (
     {},
-    {"lead": 2},
+    {"group": 4},
     {"short": 96},
     {"rows": 128},
-    {"rows": 128, "lead": 2},
     {"rows": 128, "short": 96},
     {"rows": 128, "short": 64},
 )

@@ -42,9 +42,6 @@ class W4GluonConfig(NamedTuple):
     """Row tiles that sweep the columns together."""
     short: int = 32
     """Tiles of at most as many rows, 32, 64 or 96, are multiplied at this height; 0: of at most 128, at that."""
-    lead: int = 1
-    """Steps that one half of a tile's columns has begun when the other starts: one waits or stores while the other
-    multiplies."""
 
     @property
     def gathers(self) -> bool:
@@ -104,10 +101,10 @@ def _launch(
     meta: dict[str, object],
 ) -> None:
     stages = config.stages or _most_stages(weights.format, config.rows)
-    _check(weights, config, stages)
+    _check(weights, config)
     from moe_plugins.triton_moe.w4_gluon_kernels import grouped_words_gemm
 
-    cut = {"STAGES": stages, "GROUP": config.group, "SHORT": config.short, "LEAD": config.lead}
+    cut = {"STAGES": stages, "GROUP": config.group, "SHORT": config.short}
     kind, scaled = weights.format
     args = (
         _boxes(x, 64, 64), _boxes(x, 32, 64) if config.rows == 160 else None,
@@ -125,7 +122,7 @@ def _most_stages(words: WordFormat, rows: int) -> int:
     return int((SHARED_MEMORY - OTHER_MEMORY) // stage)
 
 
-def _check(weights: W4Weights, config: W4GluonConfig, stages: int) -> None:
+def _check(weights: W4Weights, config: W4GluonConfig) -> None:
     kinds = (FP4, INT4, INT4_ZERO, INT8)
     if weights.format.kind not in kinds:
         raise ValueError(f"found words of {weights.format.kind}; needed {', '.join(kinds)}; try w4_swap_ab")
@@ -133,9 +130,6 @@ def _check(weights: W4Weights, config: W4GluonConfig, stages: int) -> None:
         raise ValueError(f"asked for {config}; rows needs to be 128 or 160")
     if config.short not in (0, 32, 64, 96):
         raise ValueError(f"asked for {config}; short needs to be 0, 32, 64 or 96")
-    if config.lead >= stages:
-        # The leader would wait for stages that the other consumer does not free before it is told to start.
-        raise ValueError(f"asked for {config}; lead needs at least one stage more; try lead={stages - 1}")
 
 
 def _word_boxes(words: torch.Tensor) -> Any:

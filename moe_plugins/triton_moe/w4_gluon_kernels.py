@@ -121,13 +121,12 @@ def _start(
 
 @gluon.jit
 def _multiply(
-    PART: gl.constexpr, FIRST: gl.constexpr, SECOND: gl.constexpr, TOKENS: gl.constexpr, EXTRA: gl.constexpr,
-    rows_X, extra_X, words, scales, full, empty, words_full, words_empty, lead, stage, phase,
-    K: gl.constexpr, STEPS: gl.constexpr, STAGES: gl.constexpr, LEAD: gl.constexpr,
+    FIRST: gl.constexpr, SECOND: gl.constexpr, TOKENS: gl.constexpr, EXTRA: gl.constexpr,
+    rows_X, extra_X, words, scales, full, empty, words_full, words_empty, stage, phase,
+    K: gl.constexpr, STEPS: gl.constexpr, STAGES: gl.constexpr,
     SCALES: gl.constexpr, FORMAT: gl.constexpr, SCALED: gl.constexpr, TYPE: gl.constexpr,
 ):  # fmt: skip
-    """``[64, TOKENS]`` and, of the extra rows, ``[64, 32]`` in float32, and where the ring stands then; the first
-    consumer signals `lead` when it has started `LEAD` steps."""
+    """``[64, TOKENS]`` and, of the extra rows, ``[64, 32]`` in float32, and where the ring stands then."""
     NUM: gl.constexpr = 128 // TOKENS
     HAS_HIGH: gl.constexpr = (K - 1) % 128 >= 64
     # Those of 96 rows are among the others; only tiles of 160 have memory for extra ones.
@@ -140,14 +139,11 @@ def _multiply(
     mbarrier.wait(words_full.index(stage), phase)
     low, high = unpack_rows(FIRST, SECOND, words, scales, stage, SCALES, FORMAT, SCALED, TYPE)
     mbarrier.arrive(words_empty.index(stage))
-    for b in range(STEPS - 1):
+    for _ in range(STEPS - 1):
         mbarrier.wait(full.index(stage), phase)
         sums = _start(low, high, tokens, stage, acc, NUM, 0, TOKENS, True)
         if EXTRA:
             more_sums = _start(low, high, others, stage, more, MORE_NUM, MORE_FIRST, 32, True)
-        if LEAD > 0 and PART == 0:  # noqa: SIM102 - this is decided by the compiler, the next by the GPU
-            if b == LEAD - 1:
-                mbarrier.arrive(lead)
         ahead, ahead_phase = _advance(stage, phase, STAGES)
         mbarrier.wait(words_full.index(ahead), ahead_phase)
         next_low, next_high = unpack_rows(FIRST, SECOND, words, scales, ahead, SCALES, FORMAT, SCALED, TYPE)
@@ -224,10 +220,9 @@ def _finish(
 def _tile(
     PART: gl.constexpr, TOKENS: gl.constexpr, EXTRA: gl.constexpr,
     row_scale, bias, out_desc, rows_X, extra_X, words, scales, staging, full, empty, words_full, words_empty,
-    lead, stage, phase, expert, row, rows, column,
+    stage, phase, expert, row, rows, column,
     K: gl.constexpr, COLUMNS: gl.constexpr, GATED: gl.constexpr, ROWS: gl.constexpr, STEPS: gl.constexpr,
-    STAGES: gl.constexpr, LEAD: gl.constexpr, SCALES: gl.constexpr, FORMAT: gl.constexpr, SCALED: gl.constexpr,
-    TYPE: gl.constexpr,
+    STAGES: gl.constexpr, SCALES: gl.constexpr, FORMAT: gl.constexpr, SCALED: gl.constexpr, TYPE: gl.constexpr,
     KIND: gl.constexpr, ALPHA: gl.constexpr, BETA: gl.constexpr, CLAMP: gl.constexpr, AFTER: gl.constexpr,
 ):  # fmt: skip
     """Half the columns of a tile of up to `TOKENS` rows, and 32 more if `EXTRA`; where the ring stands then."""
@@ -238,8 +233,8 @@ def _tile(
     factor = gl.load(row_scale + expert * ROWS + n, mask=is_row, other=0.0)
     shift = None if bias is None else gl.load(bias + expert * ROWS + n, mask=is_row, other=0.0)
     acc, more, stage, phase = _multiply(
-        PART, FIRST, SECOND, TOKENS, EXTRA, rows_X, extra_X, words, scales, full, empty, words_full, words_empty, lead,
-        stage, phase, K, STEPS, STAGES, LEAD, SCALES, FORMAT, SCALED, TYPE,
+        FIRST, SECOND, TOKENS, EXTRA, rows_X, extra_X, words, scales, full, empty, words_full, words_empty,
+        stage, phase, K, STEPS, STAGES, SCALES, FORMAT, SCALED, TYPE,
     )  # fmt: skip
     at = column * 64 + 32 * PART if GATED else column * 128 + 64 * PART
     own = staging._reinterpret(TYPE, [2 * 128 // TOKENS, TOKENS, 32], staging.layout).index(PART * (128 // TOKENS))
@@ -256,9 +251,9 @@ def _tile(
 @gluon.jit
 def _consume(
     PART: gl.constexpr, row_scale, bias, out_desc, rows_X, extra_X, words, scales, staging, full, empty, words_full,
-    words_empty, lead, board, posted, taken,
+    words_empty, board, posted, taken,
     K: gl.constexpr, COLUMNS: gl.constexpr, GATED: gl.constexpr, ROWS: gl.constexpr, STEPS: gl.constexpr,
-    STAGES: gl.constexpr, SHORT: gl.constexpr, LEAD: gl.constexpr,
+    STAGES: gl.constexpr, SHORT: gl.constexpr,
     EXTRA: gl.constexpr, SCALES: gl.constexpr, FORMAT: gl.constexpr, SCALED: gl.constexpr, TYPE: gl.constexpr,
     KIND: gl.constexpr, ALPHA: gl.constexpr, BETA: gl.constexpr, CLAMP: gl.constexpr, AFTER: gl.constexpr,
 ):  # fmt: skip
@@ -266,26 +261,24 @@ def _consume(
     stage, phase, tile = 0, 0, 0
     expert, row, rows, column = take(board, posted, taken, tile)
     while rows > 0:
-        if LEAD > 0 and PART == 1:
-            mbarrier.wait(lead, tile % 2)
         if rows <= SHORT:
             if SHORT > 0:
                 stage, phase = _tile(
                     PART, SHORT_MAIN, SHORT == 96, row_scale, bias, out_desc, rows_X, extra_X, words, scales, staging,
-                    full, empty, words_full, words_empty, lead, stage, phase, expert, row, rows, column, K, COLUMNS,
-                    GATED, ROWS, STEPS, STAGES, LEAD, SCALES, FORMAT, SCALED, TYPE, KIND, ALPHA, BETA, CLAMP, AFTER,
+                    full, empty, words_full, words_empty, stage, phase, expert, row, rows, column, K, COLUMNS,
+                    GATED, ROWS, STEPS, STAGES, SCALES, FORMAT, SCALED, TYPE, KIND, ALPHA, BETA, CLAMP, AFTER,
                 )  # fmt: skip
         elif rows <= 128:
             stage, phase = _tile(
                 PART, 128, False, row_scale, bias, out_desc, rows_X, extra_X, words, scales, staging, full, empty,
-                words_full, words_empty, lead, stage, phase, expert, row, rows, column, K, COLUMNS, GATED, ROWS, STEPS,
-                STAGES, LEAD, SCALES, FORMAT, SCALED, TYPE, KIND, ALPHA, BETA, CLAMP, AFTER,
+                words_full, words_empty, stage, phase, expert, row, rows, column, K, COLUMNS, GATED, ROWS, STEPS,
+                STAGES, SCALES, FORMAT, SCALED, TYPE, KIND, ALPHA, BETA, CLAMP, AFTER,
             )  # fmt: skip
         elif EXTRA:
             stage, phase = _tile(
                 PART, 128, True, row_scale, bias, out_desc, rows_X, extra_X, words, scales, staging, full, empty,
-                words_full, words_empty, lead, stage, phase, expert, row, rows, column, K, COLUMNS, GATED, ROWS, STEPS,
-                STAGES, LEAD, SCALES, FORMAT, SCALED, TYPE, KIND, ALPHA, BETA, CLAMP, AFTER,
+                words_full, words_empty, stage, phase, expert, row, rows, column, K, COLUMNS, GATED, ROWS, STEPS,
+                STAGES, SCALES, FORMAT, SCALED, TYPE, KIND, ALPHA, BETA, CLAMP, AFTER,
             )  # fmt: skip
         tile += 1
         expert, row, rows, column = take(board, posted, taken, tile)
@@ -297,7 +290,7 @@ def grouped_words_gemm(
     x, x_extra, words_desc, scales, row_scale, bias, out_desc, tile_expert, tile_row, tile_rows, num_tiles,
     turns,
     K: gl.constexpr, COLUMNS: gl.constexpr, GATED: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr,
-    SHORT: gl.constexpr, LEAD: gl.constexpr, FORMAT: gl.constexpr, SCALED: gl.constexpr, PDL: gl.constexpr,
+    SHORT: gl.constexpr, FORMAT: gl.constexpr, SCALED: gl.constexpr, PDL: gl.constexpr,
     KIND: gl.constexpr, ALPHA: gl.constexpr, BETA: gl.constexpr, CLAMP: gl.constexpr, AFTER: gl.constexpr,
 ):  # fmt: skip
     """``out[r] = activate(rows[r] @ w[expert of r].T + bias)`` for tiles of 128 weight rows and up to 128 rows, or 160.
@@ -318,9 +311,6 @@ def grouped_words_gemm(
     NUM_COLUMNS: gl.constexpr = (COLUMNS + BC - 1) // BC
     STEPS: gl.constexpr = (K + 127) // 128
     SCALES: gl.constexpr = scale_words(FORMAT, SCALED)
-    # Otherwise the first consumer could signal for the next tile before the second one has looked: a phase is one bit.
-    # Nor is there a signal in fewer steps.
-    LEADS: gl.constexpr = LEAD if STEPS + LEAD > STAGES and STEPS > LEAD else 0
     T: gl.constexpr = x.dtype
     EXTRA: gl.constexpr = x_extra is not None
     WORDS: gl.constexpr = words_desc.block_type.shape[1]
@@ -336,26 +326,24 @@ def grouped_words_gemm(
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     words_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     words_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    lead = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         # The first of the producer's 32 threads says what to expect; each arrives when its own copies have landed.
         mbarrier.init(words_full.index(i), count=33 if SCALES > 0 else 1)
         mbarrier.init(words_empty.index(i), count=2)
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=2)
-    mbarrier.init(lead, count=1)
     board, posted, taken = open_board(2)
     gl.warp_specialize(
         [
             (_consume, (
                 0, row_scale, bias, out_desc, rows_X, extra_X, quarters, quarter_scales, staging, full, empty,
-                words_full, words_empty, lead, board, posted, taken, K, COLUMNS, GATED, ROWS, STEPS, STAGES, SHORT,
-                LEADS, EXTRA, SCALES, FORMAT, SCALED, T, KIND, ALPHA, BETA, CLAMP, AFTER,
+                words_full, words_empty, board, posted, taken, K, COLUMNS, GATED, ROWS, STEPS, STAGES, SHORT,
+                EXTRA, SCALES, FORMAT, SCALED, T, KIND, ALPHA, BETA, CLAMP, AFTER,
             )),
             (_consume, (
                 1, row_scale, bias, out_desc, rows_X, extra_X, quarters, quarter_scales, staging, full, empty,
-                words_full, words_empty, lead, board, posted, taken, K, COLUMNS, GATED, ROWS, STEPS, STAGES, SHORT,
-                LEADS, EXTRA, SCALES, FORMAT, SCALED, T, KIND, ALPHA, BETA, CLAMP, AFTER,
+                words_full, words_empty, board, posted, taken, K, COLUMNS, GATED, ROWS, STEPS, STAGES, SHORT,
+                EXTRA, SCALES, FORMAT, SCALED, T, KIND, ALPHA, BETA, CLAMP, AFTER,
             )),
             (_produce, (
                 x, x_extra, words_desc, scales, tile_expert, tile_row, tile_rows, num_tiles, turns, rows_X, extra_X,

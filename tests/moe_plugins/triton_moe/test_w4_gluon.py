@@ -28,10 +28,10 @@ RELU2 = Activation(ActivationType.RELU2)
 
 CONFIGS = {
     "tall": W4GluonConfig(),
-    "one height": W4GluonConfig(short=0, stages=2, lead=0),
+    "one height": W4GluonConfig(short=0, stages=2),
     "96 rows": W4GluonConfig(short=96),
     "low, as many stages as fit": W4GluonConfig(rows=128),
-    "low, one half ahead": W4GluonConfig(rows=128, stages=3, group=2, short=64, lead=2),
+    "low, three stages": W4GluonConfig(rows=128, stages=3, group=2, short=64),
 }
 
 
@@ -70,10 +70,6 @@ class TestOnAnyMachine:
     def test_other_short_heights_are_refused(self):
         with pytest.raises(ValueError, match=r"short=16.*short needs to be 0, 32, 64 or 96"):
             _down(_weights(), W4GluonConfig(short=16))
-
-    def test_a_lead_that_the_ring_cannot_hold_is_refused(self):
-        with pytest.raises(ValueError, match=r"lead needs at least one stage more; try lead=3"):
-            _down(_weights(), W4GluonConfig(lead=4))
 
 
 @pytest.mark.gpu
