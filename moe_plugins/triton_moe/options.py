@@ -114,12 +114,12 @@ _OPTIONS: Final[Mapping[str, Mapping[str, _Timed]]] = MappingProxyType(
             GLUON: _tiled(_alike(128, 1050e6, 14.0)),
         },
         WORDS: {
-            NO_SORT: _unsorted(Rates(11e6, 5.0)),
+            NO_SORT: _unsorted(Rates(13e6, 8.0)),
             SWAP_AB: _tiled(
-                _words(8, 140e6), _words(16, 240e6), _words(32, 320e6), _words(64, 420e6, weight_rows=128, short=32),
+                _words(8, 140e6), _words(16, 240e6), _words(32, 420e6), _words(64, 560e6, weight_rows=128, short=32),
                 _words(128, 420e6, group=8),
             ),
-            GLUON: _tiled(_alike(160, 720e6, 14.0), _alike(128, 720e6, 14.0, rows=128, short=96)),
+            GLUON: _tiled(_alike(160, 740e6, 14.0), _alike(128, 730e6, 14.0, rows=128, short=96)),
         },
         QUADS: {
             NO_SORT: _unsorted(Rates(6e6, 5.0)),
