@@ -140,15 +140,17 @@ def _prepare_expert(matrix: QuantizedTensor, words: WordFormat, dtype: torch.dty
         empty = torch.empty(num_word_blocks(columns), 0, rows, dtype=torch.int32, device=scale.device)
         return W4Matrix(_by_block(codes, INT8), empty, scale[:, 0])
     codes = unpack(matrix.data)[:, :columns]
-    row_scale = _power_of_two(scale.amax(dim=-1))
+    row_scale = _power_of_two(scale.abs().amax(dim=-1))
     groups = _groups(scale / row_scale[:, None], columns, words, matrix.format)
     if words.kind == FP4_E4M3:
         codes, byte = fold(codes, groups)
         row_scale = row_scale * 2.0**-TOP
         scales = byte.contiguous().view(torch.int32)
     elif words.kind == FP4:
-        byte, lost = _scale_bytes(groups)
-        codes = codes.masked_fill(lost.repeat_interleave(words.group, dim=-1)[:, :columns], 0)
+        byte, lost = _scale_bytes(groups.abs())
+        sign = (groups < 0).to(torch.uint8) << 3  # bytes have none: codes take it
+        sign, lost = (part.repeat_interleave(words.group, dim=-1)[:, :columns] for part in (sign, lost))
+        codes = (codes ^ sign).masked_fill(lost, 0)
         scales = byte.contiguous().view(torch.int32)
     else:
         zero = None if matrix.zero is None else _groups(matrix.zero.float(), columns, words, matrix.format)
@@ -182,7 +184,7 @@ def _groups(scale: torch.Tensor, columns: int, words: WordFormat, format_: Forma
 
 
 def _scale_bytes(scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """`scale`, less than two, as bytes; and where it is too small to be one."""
+    """`scale`, from zero to less than two, as bytes; and where it is too small to be one."""
     mantissa, exponent = torch.frexp(scale)  # mantissa in [0.5, 1), of at most four bits
     biased = exponent - 1 + SCALE_BIAS
     lost = (scale == 0) | (biased < 0)

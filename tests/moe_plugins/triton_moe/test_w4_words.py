@@ -1,5 +1,7 @@
 """Words and scales: unpacked they are the weights, in every format."""
 
+import dataclasses
+
 import pytest
 import torch
 import triton
@@ -82,6 +84,20 @@ def test_zero_points(format_, columns, dtype):
     actual, padding = unpacked(matrix, word_format(format_, True), dtype)
     assert_close(actual, matrix.dequantize()[0], ROUNDED[dtype])
     assert padding.isfinite().all()  # it is multiplied by zeros
+
+
+@pytest.mark.parametrize("dtype", ROUNDED, ids=str)
+@pytest.mark.parametrize("form", ["int4", "int4 with zero points", "nvfp4"])
+def test_scales_may_be_negative(form, dtype):
+    """Some quantizers write them so; here they are also the largest of their rows, and in one row there are no others."""
+    format_, zero = NVFP4 if form == "nvfp4" else int4(32), form == "int4 with zero points"
+    matrix = matrix_of(format_, 256, zero=zero)
+    scale = matrix.scale.float()
+    scale[..., 1] *= -16
+    scale[:, 3] = -scale[:, 3].abs()
+    matrix = dataclasses.replace(matrix, scale=scale.to(matrix.scale.dtype))
+    actual, _ = unpacked(matrix, word_format(format_, zero), dtype)
+    assert_close(actual, matrix.dequantize()[0], 0.0 if form == "nvfp4" else ROUNDED[dtype])
 
 
 @pytest.mark.parametrize("byte", [0, 1, 127, 253, 254])
