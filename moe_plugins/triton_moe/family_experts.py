@@ -111,9 +111,11 @@ class FamilyExperts:
     def use(self, config: Mapping[str, Any] | None) -> None:
         """Run by `config`, whatever the number of rows; ``None``: by the table or the cost model again.
 
-        Raises ``ValueError`` for a path that is not here and for tiles that are none of its.
+        Raises ``ValueError`` for a path that is not here, for tiles that are none of its and for anything else.
         """
         if config is not None:
+            if odd := config.keys() - {"path", "config"}:
+                raise ValueError(f"asked for {', '.join(sorted(odd))}; needed path and config")
             config = {"path": None, "config": {}, **config}
             if config["path"] not in self._paths:
                 raise ValueError(f"asked for path {config['path']}, and there are {', '.join(self._paths)}")

@@ -110,7 +110,7 @@ def _config(make: Callable[..., Any], given: Mapping[str, Any]) -> Any:
         return make(**given)
     except TypeError as error:
         known = ", ".join(signature(make).parameters)
-        raise ValueError(f"asked for tiles of {dict(given)}; needed fields among {known}") from error
+        raise ValueError(f"asked for tiles of {given}; needed fields among {known}") from error
 
 
 def plain_tokens(

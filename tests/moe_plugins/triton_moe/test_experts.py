@@ -187,11 +187,14 @@ def test_what_the_tuner_tries_can_be_used_and_written():
     for path, tiles, why in (
         ("no_sort", {}, "asked for path no_sort"),
         ("swap_ab", {"up": {"row": 8}}, "asked for tiles of {'row': 8}; needed fields among rows,"),
+        ("swap_ab", {"up": [8]}, "asked for tiles of \\[8\\]; needed fields among rows,"),
         ("swap_ab", {"rows": 8}, "asked for rows of swap_ab; needed up and down"),
         ("swap_ab", {"up": {"rows": 16}, "down": {"rows": 8}}, "one map serves both kernels"),
     ):
         with pytest.raises(ValueError, match=why):
             backend.use({"path": path, "config": tiles})
+    with pytest.raises(ValueError, match="asked for tiles; needed path and config"):
+        backend.use({"path": "swap_ab", "tiles": {"up": {"rows": 8}}})
     backend.use(None)
     assert backend.choice(16).source == "cost_model"
 
