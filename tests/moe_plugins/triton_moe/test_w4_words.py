@@ -60,7 +60,8 @@ def unpacked(matrix, words, dtype, **meta):
 
 def matrix_of(format_, columns, zero=False):
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(1, ROWS, columns, generator=generator) * torch.exp2(torch.randint(-4, 5, (1, ROWS, 1)).float())
+    size = torch.exp2(torch.randint(-4, 5, (1, ROWS, 1), generator=generator).float())
+    x = torch.randn(1, ROWS, columns, generator=generator) * size
     x[:, 0] = 0.0
     quantized = quantize_with_zero_points(x, format_) if zero else quantize(x, format_)
     return quantized.map(lambda part: part.to(DEVICE))
@@ -89,7 +90,7 @@ def test_zero_points(format_, columns, dtype):
 @pytest.mark.parametrize("dtype", ROUNDED, ids=str)
 @pytest.mark.parametrize("form", ["int4", "int4 with zero points", "nvfp4"])
 def test_scales_may_be_negative(form, dtype):
-    """Some quantizers write them so; here they are also the largest of their rows, and in one row there are no others."""
+    """Some quantizers write them so. Here they are also the largest of their rows, and in one row all."""
     format_, zero = NVFP4 if form == "nvfp4" else int4(32), form == "int4 with zero points"
     matrix = matrix_of(format_, 256, zero=zero)
     scale = matrix.scale.float()
