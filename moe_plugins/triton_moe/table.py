@@ -109,6 +109,8 @@ def _entry(item: Any) -> Entry:
         raise ValueError(f"sizes, tokens and microseconds must be positive numbers, found {numbers}")
     if not isinstance(item["config"], dict) or not isinstance(item["gated"], bool):
         raise ValueError("config must be an object and gated a boolean")
+    if not all(isinstance(item["config"].get(kernel, {}), dict) for kernel in ("up", "down")):
+        raise ValueError(f"up and down of config must be objects, found {item['config']}")
     if item["path"] not in PATHS:
         raise ValueError(f"path must be one of {', '.join(PATHS)}; found {item['path']}")
     if item.get(_FORMAT, NONE) not in FORMATS:

@@ -242,6 +242,7 @@ def test_a_table_is_what_it_writes():
         (table_text(microseconds="fast"), "must be positive numbers"),
         (table_text(gated=1), "gated a boolean"),
         (table_text(config=[]), "config must be an object"),
+        (table_text(config={"up": [8]}), "up and down of config must be objects, found {'up'"),
         (table_text(path="sorted"), "path must be one of no_sort, swap_ab, grouped, grouped_gluon; found sorted"),
         (table_text(format="fp7"), "format must be one of none, .*; found fp7"),
         (table_text(entries=[{"tokens": 1}]), "has or lacks config"),
